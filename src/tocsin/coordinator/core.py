@@ -20,6 +20,7 @@ from tocsin.coordinator import (
     revocations,
     roaming,
     sessions,
+    site_capacity,
     storage,
     topic_homes,
     topic_moves,
@@ -61,12 +62,12 @@ class Coordinator:
         """
         self._proves = proves
         self.registry = Registry()
-        self.loads = BrokerLoads()
+        self.site_loads = SiteLoads(thresholds=thresholds_of(rules))
+        self.loads = BrokerLoads(self.site_loads)
         facts = storage.restore(Turn(self.registry, self.loads, rules, now_s), memory)
         self.rules = restore_choices(rules, facts)
         self.arbiter = Arbiter(epoch)
         self.topic_control = TopicControl()
-        self.site_loads = SiteLoads(thresholds=thresholds_of(rules))
         self.site_control = SiteControl(rules, self.site_loads)
         self.planning = Planning(self.arbiter, planners or {}, json.loads(facts.get("policy_memory", "{}")))
         self._announced_generation = 0
@@ -179,6 +180,8 @@ class Coordinator:
                 return liveness.set_draining(turn, broker, on)
             case events.BrokerDismissed(broker=broker):
                 return liveness.dismiss(turn, broker)
+            case events.CapacityOrdered(broker=broker, capacity=capacity):
+                return site_capacity.order_capacity(turn, broker, capacity)
             case events.PlanProposed():
                 return self.planning.propose(turn, request)
             case events.TopicCreated():

@@ -113,6 +113,16 @@ class ForgetBroker:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreCapacity:
+    """The capacity for topics that an operator gave a broker. `ForgetBroker` removes it."""
+
+    broker: BrokerId
+    in_bytes_per_s: float | None
+    out_bytes_per_s: float | None
+    matched_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class StoreSubscriber:
     subscriber: SubscriberId
     place: Place | None
@@ -242,6 +252,7 @@ class CheckStore:
 StoreEffect = (
     StoreBroker
     | ForgetBroker
+    | StoreCapacity
     | StoreSubscriber
     | ForgetSubscriber
     | StoreSubscriptions
@@ -275,3 +286,4 @@ class StoredState:
     topics: tuple[StoreTopic, ...] = ()
     topic_logs: tuple[StoreTopicLog, ...] = ()
     topic_moves: tuple[StoreTopicMove, ...] = ()
+    capacities: tuple[StoreCapacity, ...] = ()

@@ -11,6 +11,7 @@ from tocsin.model.snapshot import Place
 from tocsin.model.topic import TopicDefinition
 from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.wire.link import FromBroker
+from tocsin.wire.site_link import Capacity
 
 # -- time and links ----------------------------------------------------------------------------------------------------
 
@@ -111,6 +112,15 @@ class BrokerDismissed:
 
 
 @dataclass(frozen=True, slots=True)
+class CapacityOrdered:
+    """Give a broker another capacity for topics than the configured one. Answer: True."""
+
+    ask: int
+    broker: BrokerId
+    capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True)
 class RequestedMove:
     subscriber: SubscriberId
     target: BrokerId
@@ -207,6 +217,7 @@ Request = (
     | TokensRevoked
     | DrainOrdered
     | BrokerDismissed
+    | CapacityOrdered
     | PlanProposed
     | PlacementChosen
     | BalanceChosen

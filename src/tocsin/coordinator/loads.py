@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from tocsin.coordinator.rates import SubscriptionRates
 from tocsin.coordinator.records import SubscriberRecord
+from tocsin.coordinator.site_loads import SiteLoads
 from tocsin.coordinator.traffic_level import WINDOW_REPORTS, TrafficLevel
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire.link import LoadReport
@@ -50,10 +51,12 @@ class BrokerLoad:
 
 
 class BrokerLoads:
-    def __init__(self) -> None:
+    def __init__(self, sites: SiteLoads | None = None) -> None:
         self.brokers: dict[BrokerId, BrokerLoad] = {}
         self.rates = SubscriptionRates()
         self.level = TrafficLevel()
+        self.sites = SiteLoads() if sites is None else sites
+        """The loads of topics, which brokers with a limit or a role in a site report."""
         self.surge_since_s: float | None = None
         """The time of the first report of a surge, or of a burst above the limit, since the last round of balancing."""
 
@@ -134,6 +137,7 @@ class BrokerLoads:
         """Forget the load of a dead broker. Its rates stay known until another broker has measured them."""
         self.brokers.pop(broker, None)
         self.rates.remove_broker(broker)
+        self.sites.forget(broker)
 
 
 def _sane(value: float) -> float:

@@ -11,7 +11,7 @@ from tocsin.model.plan import Urgency
 from tocsin.model.snapshot import Place
 from tocsin.wire.coordinates import Peer
 from tocsin.wire.link import Frontend, SubscriberState, Webhook
-from tocsin.wire.site_link import Role
+from tocsin.wire.site_link import Capacity, Role
 
 
 class Health(StrEnum):
@@ -62,6 +62,10 @@ class BrokerRecord:
     """Its role in a site; not stored, because the broker registers with it again."""
     standby: bool = False
     """True for an edge that may be the home of topics while no head can."""
+    limits: Capacity = field(default_factory=Capacity)
+    """Its configured capacity for topics, as it registered."""
+    ordered: Capacity | None = None
+    """The capacity for topics that an operator gave it instead; None if no operator did."""
     measures: bool = False
     """True if the broker measures its network coordinate."""
     coordinate: Coordinate | None = None
@@ -73,6 +77,11 @@ class BrokerRecord:
 
     The data cluster is releasing its backend subscriptions; then the coordinator forgets the broker.
     """
+
+    @property
+    def topic_capacity(self) -> Capacity:
+        """The capacity that holds."""
+        return self.limits if self.ordered is None else self.ordered
 
     @property
     def linked(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tocsin.coordinator import liveness, migrations, sessions, topic_logs, topic_reports
+from tocsin.coordinator import liveness, migrations, sessions, site_capacity, topic_logs, topic_reports
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationStep, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId
@@ -25,6 +25,7 @@ def register_broker(turn: Turn, link: int, message: Register) -> None:
     turn.send(broker.id, Registered(turn.rules.heartbeat_s, turn.rules.report_s, accepting))
     if broker.draining:
         turn.send(broker.id, Accepting(False, draining=True))
+    site_capacity.settle_broker(turn, broker, message)
     topic_reports.settle_broker(turn, broker)
     named = set(message.hosting) | set(message.online)
     proven = {name for name in named if turn.may_serve(broker.id, name, message.tokens.get(name))}

@@ -16,6 +16,7 @@ from tocsin.coordinator.effects import (
     ForgetTopic,
     ForgetTopicMove,
     StoreBroker,
+    StoreCapacity,
     StoredState,
     StoreFact,
     StoreMigration,
@@ -35,6 +36,7 @@ from tocsin.model.ids import BrokerId, DatasetName, SubscriberId, SubscriptionId
 from tocsin.model.plan import Urgency
 from tocsin.model.topic_persistence import Persistence
 from tocsin.wire.link import Frontend
+from tocsin.wire.site_link import Capacity
 from tocsin.wire.topic_link import RecordPlan
 
 
@@ -53,6 +55,10 @@ def restore(turn: Turn, state: StoredState) -> dict[str, str]:
             broker.health, broker.since_s = Health.DEAD, turn.now_s
         else:
             liveness.await_return(turn, broker)
+    for capacity in state.capacities:
+        if (record := registry.broker(capacity.broker)) is not None:
+            record.ordered = Capacity(capacity.in_bytes_per_s, capacity.out_bytes_per_s, capacity.matched_per_s)
+            turn.loads.sites.set_capacity(record.id, record.ordered)
     for stored in state.subscribers:
         subscriber = SubscriberRecord(stored.subscriber, stored.place, stored.coordinate, stored.home)
         subscriber.moved_at_s, subscriber.deleted = stored.moved_at_s, stored.deleted
@@ -126,6 +132,7 @@ def _restore_migration(turn: Turn, stored: StoreMigration) -> None:
 class InMemoryStore:
     def __init__(self) -> None:
         self._brokers: dict[BrokerId, StoreBroker] = {}
+        self._capacities: dict[BrokerId, StoreCapacity] = {}
         self._subscribers: dict[SubscriberId, StoreSubscriber] = {}
         self._subscriptions: dict[SubscriberId, dict[SubscriptionId, Frontend]] = {}
         self._webhooks: dict[SubscriberId, StoreWebhook] = {}
@@ -147,6 +154,9 @@ class InMemoryStore:
                 self._brokers[effect.broker] = effect
             case ForgetBroker(broker):
                 self._brokers.pop(broker, None)
+                self._capacities.pop(broker, None)
+            case StoreCapacity(broker):
+                self._capacities[broker] = effect
             case StoreSubscriber():
                 self._subscribers[effect.subscriber] = effect
             case ForgetSubscriber(subscriber):
@@ -199,4 +209,5 @@ class InMemoryStore:
             tuple(self._topics.values()),
             tuple(self._topic_logs.values()),
             tuple(self._topic_moves.values()),
+            tuple(self._capacities.values()),
         )

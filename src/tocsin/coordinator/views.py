@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord
 from tocsin.model.ids import SubscriberId, SubscriptionId
 from tocsin.policies.balance.load import balance_of
+from tocsin.policies.sites.types import Metric
 from tocsin.wire.link import Frontend
 
 
@@ -66,8 +68,35 @@ def broker_view(core: Coordinator, broker: BrokerRecord, now_s: float) -> dict[s
         "notifications_per_s": load.notifications_per_s,
         "delivery_s_p50": load.delivery_s_p50,
         "delivery_s_p95": load.delivery_s_p95,
+        "topic_capacity": _capacity_view(broker),
+        "topic_load": _topic_load_view(core, broker),
         "migrations_in": registry.count_migrations(broker.id, as_target=True),
         "migrations_out": registry.count_migrations(broker.id, as_target=False),
+    }
+
+
+def _capacity_view(broker: BrokerRecord) -> dict[str, Any]:
+    """The capacity for topics; null is unlimited. `configured` is the broker's own, if an operator ordered another."""
+    ordered = broker.ordered is not None
+    configured = msgspec.to_builtins(broker.limits) if ordered else None
+    return {**msgspec.to_builtins(broker.topic_capacity), "ordered": ordered, "configured": configured}
+
+
+def _topic_load_view(core: Coordinator, broker: BrokerRecord) -> dict[str, Any] | None:
+    """The load of topics as offered, averaged as the load state is; null for a broker that does not report it."""
+    sites = core.loads.sites
+    report = sites.report(broker.id)
+    if report is None:
+        return None
+    waiting_bytes, waiting_messages = sites.waiting(broker.id)
+    return {
+        "state": report.state.name,
+        **report.load._asdict(),
+        **{str(metric): report.used.of(metric) for metric in Metric},
+        "sent_bytes_per_s": sites.sent_bytes_per_s(broker.id),
+        "waiting_bytes": waiting_bytes,
+        "waiting_messages": waiting_messages,
+        "topics": len(sites.topics(broker.id)),
     }
 
 

@@ -108,6 +108,7 @@ class TopicHomes:
             event.expires_s,
             float(limits.topic_rate_per_s),
             state.now_s,
+            run=event.run,
         )
         sizes = (limits.topic_message_bytes, limits.topic_frame_bytes)
         state.send(connection, wire.LoggedIn(event.request, state.broker, limits.topic_beat_s, *sizes, self.clients.on))

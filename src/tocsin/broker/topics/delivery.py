@@ -17,9 +17,6 @@ from tocsin.model.permission import RECEIVE, permits_topic
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
 
-_PIECE_BYTES = 128 << 10
-"""Bytes of recent messages in one frame."""
-
 
 class Delivery:
     def __init__(self, state: TopicsState) -> None:
@@ -137,7 +134,8 @@ class Delivery:
             self._state.missed += oldest - position
             self._state.send(connection, wire.Gap(topic.at, topic.epoch, position + 1, oldest))
             position = oldest
-        piece = _piece(topic, max(0, position - topic.sequence + len(topic.recent)), topic.sent - position)
+        start, limit_bytes = max(0, position - topic.sequence + len(topic.recent)), self._state.piece_bytes
+        piece = _piece(topic, start, topic.sent - position, limit_bytes)
         if piece:
             self._state.delivered += len(piece)
             self._state.send(connection, wire.Messages(topic.at, topic.epoch, position + 1, piece))
@@ -155,7 +153,7 @@ class Delivery:
         """The receiver needs older messages of a persistent topic than those in memory."""
         if topic.log is not None and connection.id not in topic.log.reading:
             topic.log.reading.add(connection.id)
-            where = (connection.id, position, topic.sent, _PIECE_BYTES)
+            where = (connection.id, position, topic.sent, self._state.piece_bytes)
             self._state.effects.append(ReadLog(topic.name, topic.log.plan.created, *where))
 
     def on_read(self, topic: HostedTopic, identity: ConnectionId, event: LogRead) -> None:
@@ -209,13 +207,13 @@ def _start(topic: HostedTopic, after: tuple[int, int] | None) -> tuple[int, tupl
     return 0, (epoch, sequence + 1)
 
 
-def _piece(topic: HostedTopic, start: int, count: int) -> list[wire.Entry]:
-    """At most `count` recent messages from index `start` on, of about `_PIECE_BYTES` in all; at least one."""
+def _piece(topic: HostedTopic, start: int, count: int, limit_bytes: int) -> list[wire.Entry]:
+    """At most `count` recent messages from index `start` on, of about `limit_bytes` in all; at least one."""
     piece: list[wire.Entry] = []
     size_bytes = 0
     for entry in islice(topic.recent, start, start + count):
         piece.append(entry)
         size_bytes += len(entry[2])
-        if size_bytes >= _PIECE_BYTES:
+        if size_bytes >= limit_bytes:
             break
     return piece

@@ -34,6 +34,8 @@ class ConnectionOpened(Event, frozen=True):
     encoding: Encoding = Encoding.MSGPACK
     scopes: frozenset[str] = ALL_TOPICS
     expires_s: float | None = None
+    run: int = 0
+    """The client's own number for this run of the program; 0 if it has none."""
 
 
 class ConnectionLost(Event, frozen=True):

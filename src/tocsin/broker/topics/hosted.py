@@ -34,6 +34,8 @@ class Phase(IntEnum):
     """This broker is the source of a move: it accepts nothing and sends what it has accepted."""
 
 
+PIECE_BYTES = 128 << 10
+
 PREPARED, OPEN = Phase.PREPARED, Phase.OPEN
 """For code that runs with every message: Python 3.11 looks a member up in its class twenty times slower."""
 
@@ -159,6 +161,8 @@ class Connection:
     """(time, seconds) of the last round trips to the client, as this broker measured them."""
     coordinate: Coordinate | None = None
     """The client's coordinate: reported and checked, or corrected."""
+    run: int = 0
+    """`<user>/<run>` names the client in plans and reports of sites."""
 
     @property
     def rtt_s(self) -> float | None:
@@ -178,6 +182,8 @@ class TopicsState:
     recent_order: deque[HostedTopic] = field(default_factory=deque)
     """The topic of every kept message, oldest first."""
     recent_bytes: int = 0
+    piece_bytes: int = PIECE_BYTES
+    """Bytes of recent messages in one frame to a receiver that lags; fewer while the output is limited."""
     dirty: dict[TopicName, HostedTopic] = field(default_factory=dict)
     """Topics with unsent messages."""
     unlogged: dict[TopicName, HostedTopic] = field(default_factory=dict)

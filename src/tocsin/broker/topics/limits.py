@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from tocsin.wire.site_link import Capacity
+
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
@@ -37,3 +39,22 @@ class TopicLimits:
         int, "Bytes of a volatile topic that may wait for the data cluster; beyond it the oldest are not recorded."
     ] = 8 << 20
     topic_beat_s: Annotated[float, "Longest silence of a healthy topic connection in seconds."] = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class CapacitySettings:
+    """What this broker can do for topics. The operator of the network may change it at run time."""
+
+    topic_in_bytes_per_s: Annotated[
+        float | None, "Bytes per second that topics may receive at this broker: measured, not enforced."
+    ] = None
+    topic_out_bytes_per_s: Annotated[
+        float | None, "Bytes per second that this broker sends to receivers of topics; more wait."
+    ] = None
+    topic_matched_per_s: Annotated[
+        float | None, "Messages per second that this broker fans out to receivers of topics; more wait."
+    ] = None
+
+    @property
+    def capacity(self) -> Capacity:
+        return Capacity(self.topic_in_bytes_per_s, self.topic_out_bytes_per_s, self.topic_matched_per_s)

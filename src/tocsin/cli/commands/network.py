@@ -25,7 +25,7 @@ _SHOWN_MOVES = 50
 
 
 def register(app: typer.Typer) -> None:
-    for command in (balance, drain, plan, status):
+    for command in (balance, capacity, drain, plan, status):
         app.command(command.__name__)(command)
 
 
@@ -120,6 +120,50 @@ def _print_drain(reply: dict[str, Any]) -> None:
         print(f"{reply['broker']} is draining: {left}.")
     else:
         print(f"{reply['broker']} is drained: it can be stopped.")
+
+
+def capacity(
+    broker: Annotated[str, typer.Argument(help="Id of the broker, as `tocsin status` shows it.")],
+    in_bytes: Annotated[str | None, typer.Option("--in", help="Input in bytes/s, or `none`.")] = None,
+    out_bytes: Annotated[str | None, typer.Option("--out", help="Output in bytes/s, or `none`.")] = None,
+    matched: Annotated[str | None, typer.Option(help="Matching in messages/s, or `none`.")] = None,
+    url: CoordinatorUrl = DEFAULT_COORDINATOR_URL,
+    token: Token = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show or change a broker's capacity for topics and its load. A change holds at once and survives restarts."""
+    from urllib.parse import quote
+
+    from tocsin.cli.connection import ask, connect_coordinator
+
+    path = f"/v1/brokers/{quote(broker, safe='')}"
+    given = {"in_bytes_per_s": in_bytes, "out_bytes_per_s": out_bytes, "matched_per_s": matched}
+    try:
+        change = {name: _limit(text) for name, text in given.items() if text is not None}
+    except ValueError as error:
+        fail(as_json, f"{error}: expected a number, or none", code="bad_request")
+    with failing_on_errors(as_json), connect_coordinator(url, token) as client:
+        reply: dict[str, Any] = (
+            ask(client, "PUT", f"{path}/capacity", json=change) if change else ask(client, "GET", path)
+        )
+    show(as_json, reply, lambda: _print_capacity(reply))
+
+
+def _limit(text: str) -> float | None:
+    return None if text == "none" else float(text)
+
+
+def _print_capacity(reply: dict[str, Any]) -> None:
+    limits, load = reply["topic_capacity"], reply["topic_load"]
+    source = "ordered" if limits["ordered"] else "configured"
+    parts = (("input", "in_bytes_per_s", "B/s"), ("output", "out_bytes_per_s", "B/s"))
+    for name, key, unit in (*parts, ("matching", "matched_per_s", "messages/s")):
+        limit = "unlimited" if limits[key] is None else f"{limits[key]:,.0f} {unit} ({source})"
+        used = "" if load is None else f", offered {load[key]:,.0f} {unit}"
+        print(f"{name}: {limit}{used}")
+    if load is not None:
+        waiting = f"{_size(load['waiting_bytes'])} and {load['waiting_messages']:,} messages wait"
+        print(f"{reply['broker']} is {load['state']}: {waiting}")
 
 
 def plan(

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.policies.sites.types import (
-    NO_LOAD,
     Bundle,
     Load,
     LoadState,
@@ -105,16 +104,20 @@ class LoadStates:
 class LoadMeter:
     """The counters of one broker, per topic: bytes received, bytes sent, messages matched.
 
-    The core of live sites to come: a broker's process counts, and `take` gives the loads of which Ui, Uo and Um are
-    computed each second. No process uses it yet.
+    A broker's process counts, and `take` gives the loads of which Ui, Uo and Um are computed each second.
     """
 
     def __init__(self, now_s: float) -> None:
         self._since_s = now_s
-        self._counts: dict[TopicName, Load] = {}
+        self._counts: dict[TopicName, list[int]] = {}
 
     def count(self, topic: TopicName, received_bytes: int = 0, sent_bytes: int = 0, matched: int = 0) -> None:
-        self._counts[topic] = self._counts.get(topic, NO_LOAD).plus(Load(received_bytes, sent_bytes, matched))
+        counts = self._counts.get(topic)
+        if counts is None:
+            counts = self._counts[topic] = [0, 0, 0]
+        counts[0] += received_bytes
+        counts[1] += sent_bytes
+        counts[2] += matched
 
     def take(self, now_s: float) -> dict[TopicName, Load]:
         """The load of each topic since the last call, per second; empty if no time has passed."""

@@ -1,7 +1,7 @@
 """The configured capacity of a broker, enforced: an egress shaper (bytes/s) and a matching budget (messages/s).
 
-Pure and without a clock: the core of live sites to come; no process uses it yet. One `Shaper` counts bytes before the
-broker's connections, another one counts 1 per message before its matching. A driver calls `offer` for each item, sends
+Pure and without a clock. One `Shaper` counts bytes before the broker's connections (`runtime.broker.egress`), another
+one counts 1 per message before its matching (`runtime.broker.matching`). A driver calls `offer` for each item, sends
 the items that come back, and calls `release` at `next_s()` for those that wait. The rate changes at run time (a quota
 that an operator sets, or the emulated damage of a site), without losing or reordering an item.
 """
@@ -17,6 +17,9 @@ M = TypeVar("M")
 BURST_S = 0.05
 """How long a shaper that was idle may send at once: 50 ms of its rate. A shorter burst wakes the driver more often; a
 longer one exceeds the rate for longer than a load detection would overlook."""
+LATE_S = 0.5
+"""While items wait, a driver that comes late sends at once what it should have sent before: at most this long. Without
+it, a busy machine would send less than the rate."""
 
 
 class Shaper(Generic[M]):
@@ -50,6 +53,7 @@ class Shaper(Generic[M]):
 
     def offer(self, item: M, cost: float, now_s: float) -> list[M]:
         """Add an item and return the items that may leave now, which may include it."""
+        self._earn(now_s)
         self._queue.append((item, cost))
         self.queued_cost += cost
         return self.release(now_s)
@@ -63,13 +67,26 @@ class Shaper(Generic[M]):
             self.queued_cost = self.queued_cost - cost if self._queue else 0.0
             self._tokens -= cost if math.isfinite(self._rate_per_s) else 0.0
             ready.append(item)
+        if not self._queue:
+            self._tokens = min(self._tokens, self._burst)
         return ready
+
+    def refund(self, cost: float, now_s: float) -> list[M]:
+        """Take back the cost of an item that left and was not sent; return the items that may leave now."""
+        if math.isfinite(self._rate_per_s):
+            self._tokens += cost
+        return self.release(now_s)
 
     def next_s(self) -> float | None:
         """When the next item may leave; None if none waits, or if the rate is 0."""
         if not self._queue or self._rate_per_s <= 0.0:
             return None
         return self._at_s + max(0.0, -self._tokens / self._rate_per_s)
+
+    @property
+    def burst(self) -> float:
+        """The cost that an idle shaper lets through at once; infinite without a rate."""
+        return self._rate_per_s * BURST_S
 
     @property
     def _burst(self) -> float:
@@ -86,7 +103,8 @@ class Shaper(Generic[M]):
         if math.isinf(self._rate_per_s):
             self._tokens = 0.0
         else:
-            self._tokens = min(self._burst, self._tokens + passed_s * self._rate_per_s)
+            most = self._rate_per_s * LATE_S if self._queue else self._burst
+            self._tokens = max(self._tokens, min(most, self._tokens + passed_s * self._rate_per_s))
 
 
 def _checked(rate_per_s: float) -> float:

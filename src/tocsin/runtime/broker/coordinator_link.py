@@ -19,6 +19,7 @@ from tocsin.broker.topics import events as topic_events
 from tocsin.runtime.broker.connecting import jittered_s, reason_of, tls_context
 from tocsin.runtime.broker.coordinates import CoordinatesProcess
 from tocsin.runtime.broker.process import BrokerProcess
+from tocsin.runtime.broker.topic_capacity import TopicCapacity
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import link, site_link, topic_link
@@ -33,11 +34,17 @@ _QUEUE = 100_000
 
 class LinkToCoordinator:
     def __init__(
-        self, process: BrokerProcess, topics: TopicsProcess, coordinates: CoordinatesProcess | None = None
+        self,
+        process: BrokerProcess,
+        topics: TopicsProcess,
+        capacity: TopicCapacity,
+        coordinates: CoordinatesProcess | None = None,
     ) -> None:
         self._process = process
         self._topics = topics
         topics.report = lambda message: self.send(SendToCoordinator(message))
+        self._capacity = capacity
+        capacity.report = lambda message: self.send(SendToCoordinator(message))
         self._coordinates = coordinates
         if coordinates is not None:
             coordinates.report = lambda report: self.send(SendToCoordinator(report))
@@ -116,6 +123,8 @@ class LinkToCoordinator:
             if isinstance(message, CoordinatePeers):
                 if self._coordinates is not None:
                     self._coordinates.happened(coordinates.PeersNamed(message))
+            elif isinstance(message, site_link.SetCapacity | site_link.ReportProfile):
+                self._capacity.handle(message)
             elif isinstance(message, topic_link.FromCoordinator):
                 self._topics.happened(topic_events.CoordinatorMessageReceived(message))
             elif isinstance(message, site_link.LimitPublishers | site_link.ReportPublishers):

@@ -110,6 +110,7 @@ class BrokerProcess(CoreDriver[events.Event]):
                 settings.lon,
                 topics=True,
                 coordinates=settings.coordinates,
+                limits=settings.topic_capacity.capacity,
             )
         self.core = Broker(self.id, self.incarnation, settings.limits, random.Random().random, register)
         self.handle = self.core.handle

@@ -26,6 +26,7 @@ from tocsin.runtime.broker.replicas import Replicas
 from tocsin.runtime.broker.routes import BrokerContext, make_app
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.broker.subscriber_socket import socket_class
+from tocsin.runtime.broker.topic_capacity import TopicCapacity
 from tocsin.runtime.broker.topic_logs import TopicLogs
 from tocsin.runtime.broker.topic_recording import TopicRecording
 from tocsin.runtime.broker.topic_socket import topic_socket_class
@@ -53,6 +54,7 @@ class BrokerServer:
         self.process = BrokerProcess(settings)
         self.keys = make_keys(settings)
         self.topics = TopicsProcess(self.process.id, settings.topic_limits, self.process.now_s)
+        self.capacity = TopicCapacity(self.topics, settings.topic_capacity.capacity)
         self.coordinates: CoordinatesProcess | None = None
         """The agent of network coordinates; None if it is switched off."""
         if settings.coordinator is not None:
@@ -76,7 +78,9 @@ class BrokerServer:
         self.webhooks = WebhookSessions(self.process, self.metrics)
         self.context = BrokerContext(self.guard, self.metrics, self.webhooks)
         self.coordinator = (
-            None if settings.coordinator is None else LinkToCoordinator(self.process, self.topics, self.coordinates)
+            None
+            if settings.coordinator is None
+            else LinkToCoordinator(self.process, self.topics, self.capacity, self.coordinates)
         )
         self.mqtt = None if settings.mqtt_port is None else MqttServer(self.guard)
         self.metrics.mqtt = None if self.mqtt is None else self.mqtt.process
@@ -158,6 +162,7 @@ class BrokerServer:
             self.process.handlers[effects.SendToCoordinator] = self.coordinator.send
         self.process.start(self.address)
         self.topics.start()
+        self.capacity.start()
         if self.coordinates is not None:
             self.coordinates.start_ticking()
         await self.keys.start()
@@ -175,6 +180,7 @@ class BrokerServer:
             await self.mqtt.stop()
         if self.coordinates is not None:
             await self.coordinates.stop()
+        await self.capacity.stop()
         await self.topics.stop()
         await self.process.stop()
         self.guard.close_streams()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from tocsin.broker.mqtt.limits import MqttLimits
 from tocsin.broker.state import Limits
-from tocsin.broker.topics.limits import TopicLimits
+from tocsin.broker.topics.limits import CapacitySettings, TopicLimits
 from tocsin.runtime.http.callers import is_broker_id
 from tocsin.runtime.http.oidc_settings import OidcSettings
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, check_peer, invalid
@@ -66,6 +66,7 @@ class BrokerSettings(ListenerSettings):
     oidc: OidcSettings = field(default_factory=OidcSettings)
     limits: Limits = field(default_factory=Limits)
     topic_limits: TopicLimits = field(default_factory=TopicLimits)
+    topic_capacity: CapacitySettings = field(default_factory=CapacitySettings)
     mqtt_port: Annotated[
         int | None, "Port for MQTT clients; 0 takes a free port. Default: no MQTT. Needs `coordinator`."
     ] = None
@@ -107,6 +108,9 @@ class BrokerSettings(ListenerSettings):
             _check_positive(name, getattr(self.limits, name))
         for name in TopicLimits.__slots__:
             _check_positive(name, getattr(self.topic_limits, name))
+        for name in CapacitySettings.__slots__:
+            if (limit := getattr(self.topic_capacity, name)) is not None:
+                _check_positive(name, limit)
         for name in MqttLimits.__slots__:
             _check_positive(name, getattr(self.mqtt_limits, name))
         if self.mqtt_port is not None and not 0 <= self.mqtt_port <= 65535:

@@ -243,7 +243,7 @@ class LocalHome:
                 self._driver.handle(events.MessageReceived(self._number, message))
 
     def await_drain(self) -> None:
-        self._loop.call_soon(self._topics.happened, topic_events.ConnectionDrained(self._identity))
+        self._loop.call_soon(self._topics.connection_drained, self._identity)
 
     def close(self, reason: str = "") -> None:
         """Called by either side: the driver needs no report of its own close."""

@@ -15,7 +15,6 @@ from tocsin.broker.message_encoding import Encoding
 from tocsin.broker.topics.encoding import encoded
 from tocsin.broker.topics.events import (
     ConnectionBlocked,
-    ConnectionDrained,
     ConnectionId,
     ConnectionOpened,
     RequestReceived,
@@ -70,7 +69,7 @@ class TopicSocket(ClientSocket):
         self._topics, self._decode = self.guard.topics, _DECODE[self._encoding]
         self._identity = self._topics.new_connection(self)
         opened = ConnectionOpened(
-            self._connection, claims.subject, request.id, self._encoding, claims.scopes, claims.ends_s
+            self._connection, claims.subject, request.id, self._encoding, claims.scopes, claims.ends_s, request.run
         )
         self.guard.topics.happened(opened)
 
@@ -118,7 +117,7 @@ class TopicSocket(ClientSocket):
         self.guard.topics.happened(ConnectionBlocked(self._connection))
 
     def report_drained(self) -> None:
-        self.guard.topics.happened(ConnectionDrained(self._connection))
+        self.guard.topics.connection_drained(self._connection)
 
     def report_lost(self, reason: str) -> None:
         self.guard.topics.connection_lost(self._connection)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -17,8 +18,11 @@ from tocsin.broker.topics.events import ConnectionId, StreamId
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.broker.core_driver import CoreDriver
+from tocsin.runtime.broker.egress import Egress
+from tocsin.runtime.broker.matching import Matching
 from tocsin.runtime.broker.replicas import Replicas
 from tocsin.runtime.broker.topic_logs import TopicLogs
+from tocsin.runtime.broker.topic_meter import TopicMeter
 from tocsin.runtime.broker.topic_recording import TopicRecording
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import site_link, topic_link
@@ -66,13 +70,19 @@ class TopicsProcess(CoreDriver[events.Event]):
         """Sends the messages of recorded topics to the data cluster; set by the server."""
         self.record_refusal: Callable[[str, str, str], None] = lambda user, action, topic: None
         """Writes to the audit log; set by the server."""
+        self.egress: Egress | None = None
+        """Shapes the output, if it is limited; this and the next two are set by `TopicCapacity`."""
+        self.matching: Matching | None = None
+        """Shapes the messages before their fan-out, if matching is limited."""
+        self.meter: TopicMeter | None = None
+        """Counts the load of each topic, if the coordinator is to know it."""
         self._flushing = False
         self._published_s = 0.0
         """When the last frame arrived by itself."""
         self._collect_until_s = 0.0
         self._numbers = itertools.count(1)
         self.handlers |= {
-            effects.Send: self._send,
+            effects.Send: self.send_now,
             effects.RequestFlush: self._request_flush,
             effects.SendToCoordinator: lambda effect: self.report(effect.message),
             effects.RecordRefusal: lambda effect: self.record_refusal(effect.user, effect.action, effect.topic),
@@ -90,6 +100,10 @@ class TopicsProcess(CoreDriver[events.Event]):
         self.start_ticking()
 
     async def stop(self) -> None:
+        if self.matching is not None:
+            self.matching.set_rate(math.inf)
+        if self.egress is not None:
+            self.egress.set_rate(math.inf)
         await self.stop_ticking()
         if self.recording is not None:
             await self.recording.stop()
@@ -106,8 +120,15 @@ class TopicsProcess(CoreDriver[events.Event]):
         return identity
 
     def connection_lost(self, identity: ConnectionId) -> None:
+        if self.egress is not None:
+            self.egress.forget(identity)
         if self.connections.pop(identity, None) is not None:
             self.happened(events.ConnectionLost(identity))
+
+    def connection_drained(self, identity: ConnectionId) -> None:
+        """The connection itself has room. If the shaper holds frames for it, it is asked again when they have left."""
+        if self.egress is None or not self.egress.is_blocked(identity):
+            self.happened(events.ConnectionDrained(identity))
 
     def publish_alone(self, connection: ConnectionId, request: wire.Publish) -> None:
         """Accept the messages of a frame that was read by itself.
@@ -136,7 +157,8 @@ class TopicsProcess(CoreDriver[events.Event]):
 
     # -- effects -------------------------------------------------------------------------------------------------------
 
-    def _send(self, effect: effects.Send) -> None:
+    def send_now(self, effect: effects.Send) -> None:
+        """Send without a shaper. The handler of `Send` while the output is not limited."""
         connections, data = self.connections, effect.data
         for identity in effect.connections:
             connection = connections.get(identity)
@@ -148,6 +170,8 @@ class TopicsProcess(CoreDriver[events.Event]):
             connection.await_drain()
 
     def _close(self, effect: effects.CloseConnection) -> None:
+        if self.egress is not None:
+            self.egress.forget(effect.connection)
         if (connection := self.connections.get(effect.connection)) is not None:
             connection.close(effect.reason)
 

@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tocsin.coordinator.core import Coordinator
+from tocsin.policies.sites import types as site_types
 
 
 class CoordinatorMetrics:
@@ -47,8 +48,32 @@ class _CoreCollector(Collector):
             load.add_metric([broker], core.loads.of(broker).bytes_per_s)
             hosted.add_metric([broker], len(registry.hosted(broker)))
         yield from (load, hosted)
+        yield from _topic_loads(core)
         yield GaugeMetricFamily("tocsin_coordinator_subscribers", "Users known", value=len(registry.subscribers))
         migrations = GaugeMetricFamily("tocsin_coordinator_migrations", "Migrations in progress", labels=["step"])
         for step, number in Tally(str(migration.step) for migration in registry.migrations.values()).items():
             migrations.add_metric([step], number)
         yield migrations
+
+
+def _topic_loads(core: Coordinator) -> Iterable[Metric]:
+    """Loads of topics, of the brokers that report them."""
+    used = GaugeMetricFamily(
+        "tocsin_coordinator_broker_topic_utilisation",
+        "Offered load of topics as a share of the capacity: input (Ui), output (Uo), matching (Um)",
+        labels=["broker", "metric"],
+    )
+    state = GaugeMetricFamily(
+        "tocsin_coordinator_broker_topic_load_state", "0 LOW, 1 HIGH, 2 OVERLOAD, 3 BUSY", labels=["broker"]
+    )
+    waiting = GaugeMetricFamily(
+        "tocsin_coordinator_broker_topic_waiting_bytes", "Bytes that wait for output", labels=["broker"]
+    )
+    sites = core.loads.sites
+    for broker in core.registry.brokers:
+        if (report := sites.report(broker)) is not None:
+            for metric in site_types.Metric:
+                used.add_metric([broker, str(metric)], report.used.of(metric))
+            state.add_metric([broker], int(report.state))
+            waiting.add_metric([broker], sites.waiting(broker)[0])
+    yield from (used, state, waiting)

@@ -23,6 +23,7 @@ from tocsin.coordinator.effects import (
     ForgetTopic,
     ForgetTopicMove,
     StoreBroker,
+    StoreCapacity,
     StoredState,
     StoreEffect,
     StoreFact,
@@ -41,6 +42,7 @@ from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.snapshot import Place
 from tocsin.runtime.coordinator.store_tables import (
     BROKERS,
+    CAPACITIES,
     FACTS,
     METADATA,
     MIGRATIONS,
@@ -103,6 +105,7 @@ class CoordinatorStore:
                     for row in _rows(connection, TOPIC_LOGS)
                 ),
                 tuple(StoreTopicMove(**row) for row in _rows(connection, TOPIC_MOVES)),
+                tuple(StoreCapacity(**row) for row in _rows(connection, CAPACITIES)),
             )
 
 
@@ -119,6 +122,9 @@ class _Batch:
                 self._put(BROKERS, (effect.broker,), _without_place(effect))
             case ForgetBroker(broker):
                 self._put(BROKERS, (broker,), None)
+                self._put(CAPACITIES, (broker,), None)
+            case StoreCapacity(broker):
+                self._put(CAPACITIES, (broker,), msgspec.to_builtins(effect))
             case StoreSubscriber():
                 row = _without_place(effect)
                 row["moved_at_s"] = effect.moved_at_s if math.isfinite(effect.moved_at_s) else None

@@ -15,6 +15,11 @@ BROKERS = sa.Table(
     sa.Column("dead", sa.Boolean, nullable=False), sa.Column("failures", sa.Integer, nullable=False),
     sa.Column("dismissed", sa.Boolean, nullable=False),
 )  # fmt: skip
+CAPACITIES = sa.Table(
+    "coordinator_capacities", METADATA,
+    sa.Column("broker", _ID, primary_key=True), sa.Column("in_bytes_per_s", sa.Double),
+    sa.Column("out_bytes_per_s", sa.Double), sa.Column("matched_per_s", sa.Double),
+)  # fmt: skip
 SUBSCRIBERS = sa.Table(
     "coordinator_subscribers", METADATA,
     sa.Column("subscriber", _ID, primary_key=True), sa.Column("lat", sa.Double), sa.Column("lon", sa.Double),

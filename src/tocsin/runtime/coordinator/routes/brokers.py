@@ -9,9 +9,10 @@ from typing import Any
 
 import msgspec
 from fastapi import APIRouter, Query, Request, Response, WebSocket
+from msgspec import UNSET, UnsetType
 
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.events import BrokerDismissed, DrainOrdered
+from tocsin.coordinator.events import BrokerDismissed, CapacityOrdered, DrainOrdered
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.views import HeldSubscriptions, broker_view, subscriber_views
 from tocsin.model.ids import BrokerId, SubscriberId
@@ -35,6 +36,15 @@ _CHUNK = 5_000
 
 class DrainRequest(msgspec.Struct):
     on: bool
+
+
+class CapacityChange(msgspec.Struct, forbid_unknown_fields=True):
+    in_bytes_per_s: float | UnsetType | None = UNSET
+    out_bytes_per_s: float | UnsetType | None = UNSET
+    matched_per_s: float | UnsetType | None = UNSET
+
+    def parts(self) -> list[tuple[str, float | UnsetType | None]]:
+        return [(name, getattr(self, name)) for name in self.__struct_fields__]
 
 
 @router.get("/v1/brokers", response_class=Response)
@@ -102,6 +112,21 @@ async def drain_broker(request: Request, broker: str) -> Response:
     drain = await read_json(request, DrainRequest)
     left = await context.process.request(lambda number: DrainOrdered(number, BrokerId(broker), drain.on))
     return answer({"draining": drain.on, "subscribers": left})
+
+
+@router.put("/v1/brokers/{broker}/capacity", openapi_extra=request_body(CapacityChange), response_class=Response)
+async def set_capacity(request: Request, broker: str) -> Response:
+    """Give a broker another capacity for topics than the present one. A part that is not named keeps its value; null
+    is unlimited.
+
+    The broker enforces it at once, without losing or reordering messages. It is stored and survives restarts.
+    """
+    context = require_admin(request)
+    changed = {name: value for name, value in (await read_json(request, CapacityChange)).parts() if value is not UNSET}
+    record = _record(context.core, broker)
+    capacity = msgspec.structs.replace(record.topic_capacity, **changed)
+    await context.process.request(lambda number: CapacityOrdered(number, record.id, capacity))
+    return answer(broker_view(context.core, record, context.process.now_s()))
 
 
 @router.delete("/v1/brokers/{broker}", response_class=Response)

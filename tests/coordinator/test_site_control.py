@@ -119,6 +119,13 @@ def test_matching_overload_moves_whole_topics() -> None:
     assert made.used[-1][1][E1] == pytest.approx(0.8)
 
 
+def test_lowered_capacity_is_an_overload_at_once() -> None:
+    made = site()
+    made.core.site_loads.set_capacity(E1, Capacity(None, 700_000.0, None))
+    made.run(0.35)
+    assert made.redirected and made.redirected[0][3] == E1
+
+
 # -- the end of BUSY ---------------------------------------------------------------------------------------------------
 
 
@@ -247,8 +254,8 @@ def test_site_comes_to_rest_without_overloading_a_helper(
         assert made.redirected == [], "a fixed point"
     made.edges[E1].answers = True
     made.run(10.0)
-    for broker, edge in made.edges.items():  # with all quiet, every broker leaves BUSY
-        edge.receivers = {}
+    for broker, own in made.edges.items():  # with all quiet, every broker leaves BUSY
+        own.receivers = {}
         made.core.site_loads.set_capacity(broker, Capacity())
     made.run(10.0)
     assert made.busy() == frozenset()

@@ -35,6 +35,7 @@ from tocsin.coordinator.planning import Planner, Planning
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.site_congestion import SiteCongestion
 from tocsin.coordinator.site_control import SiteControl
 from tocsin.coordinator.site_loads import SiteLoads
 from tocsin.coordinator.site_plans import thresholds_of
@@ -69,6 +70,7 @@ class Coordinator:
         self.arbiter = Arbiter(epoch)
         self.topic_control = TopicControl()
         self.site_control = SiteControl(rules, self.site_loads)
+        self.site_congestion = SiteCongestion(self.site_loads)
         self.planning = Planning(self.arbiter, planners or {}, json.loads(facts.get("policy_memory", "{}")))
         self._announced_generation = 0
 
@@ -110,6 +112,7 @@ class Coordinator:
         topic_homes.check(turn)
         network_coordinates.check(turn)
         self.site_control.check(turn)
+        self.site_congestion.check(turn, self.site_control.limited)
         self.arbiter.start(turn)
         if may_plan:
             self.planning.balance(turn)
@@ -161,6 +164,8 @@ class Coordinator:
                 network_coordinates.handle_report(broker, message)
             case _ if isinstance(message, topic_link.FromBroker):
                 topic_reports.handle_report(turn, broker, message)
+            case site_link.Ratings() | site_link.PublisherRates():
+                self.site_congestion.handle(turn, broker.id, message)
             case _ if isinstance(message, site_link.FromBroker):
                 self.site_control.handle(turn, broker.id, message)
 

@@ -3,10 +3,10 @@
 `core` hands in the loads, profiles and confirmations of brokers, and calls `check` at every tick. The policies are
 those of `policies.sites`, which the simulator runs; `OffloadMigrations` follows each offloading to its end. A round:
 
-    two successive reports show an overload ─▶ ask for profiles ─▶ plan ─▶ expect and redirect receivers
+    two successive seconds show an overload ─▶ ask for profiles ─▶ plan ─▶ expect and redirect receivers
     ─▶ confirmations, time-out or a lost broker ─▶ a whole second is measured ─▶ the brokers leave BUSY
 
-One report is not enough: the second in which a burst starts shows a part of it, and a plan for that part would be
+One second is not enough: the second in which a burst starts shows a part of it, and a plan for that part would be
 followed by another one. For the same reason a broker stays BUSY until its load was measured without the moving clients.
 A round has to reach a fixed point: a plan relieves brokers to TH_low, not just to TH_high, and leaves receivers where
 they came to less than `site_rest_s` ago; both as long as that helps every broker.
@@ -26,7 +26,7 @@ from tocsin.model.ids import BrokerId, SubscriberId, TopicName
 from tocsin.model.trace import Kind
 from tocsin.policies.sites import migration
 from tocsin.policies.sites.load import overloaded_metrics, state_of
-from tocsin.policies.sites.types import BrokerReport, LoadState, Offload, utilisation
+from tocsin.policies.sites.types import BrokerReport, Load, LoadState, Offload, utilisation
 from tocsin.wire.site_link import (
     ExpectReceivers,
     FromBroker,
@@ -46,7 +46,7 @@ _MEASURED_S = 0.95
 _SETTLE_S = 3.0
 """A broker leaves BUSY so long after the end of an offloading although it does not report."""
 _SUCCESSIVE = 2
-"""Reports that must show an overload."""
+"""Seconds that must show an overload."""
 
 
 @dataclass
@@ -74,6 +74,8 @@ class SiteControl:
         self._next_s = float("-inf")
         self._overloads: dict[BrokerId, int] = {}
         """Broker → successive reports that show an overload."""
+        self._measured: dict[BrokerId, tuple[Load, ...]] = {}
+        """The loads of its last seconds, while it is not BUSY."""
         self._settling: dict[BrokerId, float] = {}
         """Broker → the end of its offloading; it is BUSY until it has reported a whole second after that."""
         self._links: dict[BrokerId, int | None] = {}
@@ -110,13 +112,24 @@ class SiteControl:
         """Count successive reports of an overload, by the average or by the latest second."""
         report = self.loads.report(broker)
         if report is None or report.state is LoadState.BUSY:
-            self._overloads.pop(broker, None)
+            self._forget(broker)
             return
-        latest = state_of(utilisation(latest_load(self.loads, broker), report.capacity), thresholds_of(turn.rules))
-        if LoadState.OVERLOAD in (report.state, latest):
+        latest = latest_load(self.loads, broker)
+        self._measured[broker] = (*self._measured.get(broker, ()), latest)[-_SUCCESSIVE:]
+        if report.state is LoadState.OVERLOAD or _exceeds(latest, report, turn.rules):
             self._overloads[broker] = self._overloads.get(broker, 0) + 1
         else:
             self._overloads.pop(broker, None)
+
+    def _forget(self, broker: BrokerId) -> None:
+        self._overloads.pop(broker, None)
+        self._measured.pop(broker, None)
+
+    def _is_established(self, turn: Turn, report: BrokerReport) -> bool:
+        """True if two seconds show the overload. If an operator has lowered the capacity, earlier seconds do."""
+        measured = self._measured.get(report.broker, ())
+        exceeded = len(measured) == _SUCCESSIVE and all(_exceeds(load, report, turn.rules) for load in measured)
+        return exceeded or self._overloads.get(report.broker, 0) >= _SUCCESSIVE
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -151,7 +164,7 @@ class SiteControl:
         overloaded = [
             broker
             for broker, report in present.items()
-            if report.state is LoadState.OVERLOAD and self._overloads.get(broker, 0) >= _SUCCESSIVE
+            if report.state is LoadState.OVERLOAD and self._is_established(turn, report)
         ]
         evens_out = policy in (SitePolicy.PEER_LB, SitePolicy.PEER_DRD)
         settled = [broker for broker, report in present.items() if report.state is not LoadState.BUSY]
@@ -193,9 +206,8 @@ class SiteControl:
         """False for a broker that this plan leaves out: its overload is too new, or its profile is missing."""
         if report.state is not LoadState.OVERLOAD:
             return True
-        is_settled = self._overloads.get(report.broker, 0) >= _SUCCESSIVE
         needs_profile = not report.is_head and turn.rules.site_policy is not SitePolicy.NONE
-        return is_settled and (report.broker in profiles or not needs_profile)
+        return self._is_established(turn, report) and (report.broker in profiles or not needs_profile)
 
     def _set_outcome(self, turn: Turn, waiting: tuple[BrokerId, ...], limited: tuple[BrokerId, ...]) -> None:
         """Record which overloaded brokers are not relieved, and why, whenever that changes."""
@@ -252,7 +264,7 @@ class SiteControl:
                     self.loads.enter_busy(brokers)
                     for broker in brokers:
                         self._links[broker] = turn.registry.brokers[broker].link
-                        self._overloads.pop(broker, None)
+                        self._forget(broker)
                 case migration.OffloadEnded():
                     self._record_end(turn, effect)
                 case migration.LeaveBusy(brokers):
@@ -271,6 +283,10 @@ class SiteControl:
         turn.note("offload ended", level, source=offload.source, moved=moved, **detail)
         kind = Kind.OFFLOADED if is_complete else Kind.OFFLOAD_FAILED
         turn.trace(kind, broker=offload.source, moves=moved, note=offload.reason, detail=detail)
+
+
+def _exceeds(load: Load, report: BrokerReport, rules: CoordinatorRules) -> bool:
+    return state_of(utilisation(load, report.capacity), thresholds_of(rules)) is LoadState.OVERLOAD
 
 
 def _why_not(turn: Turn, offload: Offload) -> str | None:

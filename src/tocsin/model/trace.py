@@ -46,6 +46,7 @@ class Kind(StrEnum):
     OFFLOAD_FAILED = "offload-failed"
     OFFLOAD_WAITS = "offload-waits"
     OFFLOAD_REFUSED = "offload-refused"
+    LIMITS = "limits"
     TICK = "tick"
     PICTURE = "picture"
     """Only in recordings: the rows after it rebuild the current state, and all earlier rows are obsolete."""

@@ -75,6 +75,8 @@ function sentence(entry) {
       return `Receivers of ${subject}: ${entry.source} → ${entry.target}`;
     case "offload-failed":
       return `${entry.source}: an offloading did not finish`;
+    case "limits":
+      return "Congestion control";
     case "offload-waits":
       return `${entry.source} waits for a broker that can help`;
     case "offload-refused":

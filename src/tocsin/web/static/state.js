@@ -202,7 +202,7 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
   },
 });
 
-for (const kind of ["offload", "offload-failed", "offload-waits", "offload-refused"]) {
+for (const kind of ["offload", "offload-failed", "offload-waits", "offload-refused", "limits"]) {
   REDUCERS[kind] = (state, row, nowMs) => {
     addEntry(state, kind, row, { source: row.broker, target: row.target, topic: row.detail?.topic });
     if (kind === "offload") addArc(state, row, nowMs);

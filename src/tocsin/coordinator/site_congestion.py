@@ -1,0 +1,198 @@
+"""Congestion control of a live site: limit publishers by utility where no broker can help [ePEER chapter 5].
+
+`core` hands in ratings and rates, and calls `check` at every tick with the brokers that offloading cannot help. While
+there are such brokers, or limits are in force, a round runs each second: ask the homes for the rates of their
+publishers, plan with `policies.sites.congestion`, send each home its limits. Homes forget limits that are not repeated,
+so a coordinator that fails does not silence publishers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tocsin.coordinator.site_loads import SiteLoads
+from tocsin.coordinator.site_plans import thresholds_of
+from tocsin.coordinator.turn import Turn
+from tocsin.model.feedback import HeadUtility, RatingSum
+from tocsin.model.ids import BrokerId, PublisherId, TopicName, publisher_name, split_publisher
+from tocsin.model.trace import Kind
+from tocsin.policies.sites.congestion import plan
+from tocsin.policies.sites.congestion_types import (
+    CongestionParams,
+    CongestionPlan,
+    CongestionSnapshot,
+    PublisherView,
+    TopicView,
+)
+from tocsin.policies.sites.types import Load
+from tocsin.wire.site_link import LimitPublishers, PublisherRate, PublisherRates, Ratings, ReportPublishers, Role
+
+_ROUND_S = 1.0
+_ANSWER_S = 0.5
+"""Time that homes have to report their publishers."""
+_RATED_S = 3_600.0
+"""A publisher without ratings for so long loses its utility. A quiet alarm keeps its utility longer than it is quiet,
+and PROTECTED guarantees its rate anyway."""
+
+
+@dataclass
+class _Round:
+    number: int
+    until_s: float
+    missing: set[BrokerId]
+    rates: dict[BrokerId, PublisherRates] = field(default_factory=dict)
+
+
+class SiteCongestion:
+    def __init__(self, loads: SiteLoads) -> None:
+        self._loads = loads
+        self._utility = HeadUtility()
+        self._rated_s: dict[PublisherId, float] = {}
+        self.limits: dict[PublisherId, float] = {}
+        """The limits in force, in messages per second."""
+        self._homes: dict[PublisherId, BrokerId] = {}
+        """The homes of the publishers with limits."""
+        self._round: _Round | None = None
+        self._number = 0
+        self._next_s = float("-inf")
+        self._second_s = float("-inf")
+
+    def utility(self, topic: TopicName, publisher: int) -> float | None:
+        return self._utility.utility(publisher_name(topic, publisher))
+
+    # -- messages of brokers -------------------------------------------------------------------------------------------
+
+    def handle(self, turn: Turn, broker: BrokerId, message: Ratings | PublisherRates) -> None:
+        if isinstance(message, Ratings):
+            sums = {
+                publisher_name(topic, number): RatingSum(weighted, subscribers)
+                for topic, ratings in message.topics.items()
+                for number, weighted, subscribers in ratings
+                if subscribers > 0 and 0.0 <= weighted <= 1e9
+            }
+            self._utility.receive(broker, sums)
+            self._rated_s |= dict.fromkeys(sums, turn.now_s)
+        elif self._round is not None and message.number == self._round.number and broker in self._round.missing:
+            self._round.missing.discard(broker)
+            self._round.rates[broker] = message
+            if not self._round.missing:
+                self._plan(turn)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def check(self, turn: Turn, limited: Collection[BrokerId]) -> None:
+        """Called at every tick. `limited`: the overloaded brokers that no other broker can help."""
+        if turn.now_s - self._second_s >= _ROUND_S:
+            self._second_s = turn.now_s
+            self._utility.close_second()
+            self._forget_unrated(turn.now_s)
+        if not turn.rules.site_congestion:
+            self._apply(turn, CongestionPlan(0, {}, (), (), ()), {})
+            self._round = None
+            return
+        if self._round is not None and turn.now_s >= self._round.until_s:
+            self._plan(turn)
+        if self._round is None and turn.now_s >= self._next_s and (limited or self.limits):
+            self._start_round(turn)
+
+    def _forget_unrated(self, now_s: float) -> None:
+        for publisher in [name for name, at_s in self._rated_s.items() if now_s - at_s > _RATED_S]:
+            del self._rated_s[publisher]
+            self._utility.forget(publisher)
+
+    def _start_round(self, turn: Turn) -> None:
+        self._next_s = turn.now_s + _ROUND_S
+        self._number += 1
+        homes = {record.home for record in turn.registry.topics.topics.values() if record.home is not None}
+        asked = {home for home in homes if turn.send(home, ReportPublishers(self._number))}
+        self._round = _Round(self._number, turn.now_s + _ANSWER_S, asked)
+
+    # -- plans ---------------------------------------------------------------------------------------------------------
+
+    def _plan(self, turn: Turn) -> None:
+        assert self._round is not None
+        rates, silent, self._round = self._round.rates, self._round.missing, None
+        if not rates:
+            return  # no home answers: the limits end by themselves
+        snapshot = self._snapshot(turn, rates.values())
+        made = plan(snapshot, CongestionParams(thresholds=thresholds_of(turn.rules)))
+        homes = {
+            publisher_name(topic, rate.publisher): home
+            for home, message in rates.items()
+            for topic, reported in message.topics.items()
+            for rate in reported
+        }
+        kept = {name: limit for name, limit in self.limits.items() if self._homes.get(name) in silent}
+        self._apply(turn, made, homes, kept)
+
+    def _snapshot(self, turn: Turn, reports: Iterable[PublisherRates]) -> CongestionSnapshot:
+        brokers = [broker.id for broker in turn.registry.brokers.values() if broker.role is not Role.PLAIN]
+        topics: dict[TopicName, list[PublisherRate]] = {}
+        for report in reports:
+            for topic, rates in report.topics.items():
+                if topic in turn.registry.topics.topics:
+                    topics.setdefault(topic, []).extend(rates)
+        views = tuple(self._topic(turn, topic, rates) for topic, rates in topics.items())
+        capacity: dict[BrokerId, Load] = {
+            broker: self._loads.capacity(broker) for view in views for broker in view.copies
+        }
+        capacity |= {broker: self._loads.capacity(broker) for broker in brokers}
+        return CongestionSnapshot(turn.registry.generation, capacity, views, limited=True)
+
+    def _topic(self, turn: Turn, topic: TopicName, rates: list[PublisherRate]) -> TopicView:
+        record = turn.registry.topics.topics[topic]
+        edges = {
+            broker.id: reported.receivers
+            for broker in turn.registry.brokers.values()
+            if broker.role is Role.EDGE and broker.id != record.home and broker.linked
+            if (reported := self._loads.topics(broker.id).get(topic)) is not None and reported.receivers
+        }
+        copies, subscribers = dict(edges), sum(edges.values())
+        if record.home is not None:
+            at_home = self._loads.topics(record.home).get(topic)
+            copies[record.home] = max(len(edges), 0 if at_home is None else at_home.receivers)
+            subscribers += copies[record.home] - len(edges)  # receivers at the home itself
+        offered = sum(rate.offered_per_s for rate in rates)
+        size_bytes = sum(rate.offered_per_s * rate.size_bytes for rate in rates) / offered if offered > 0.0 else 0.0
+        publishers = tuple(self._publisher(topic, rate) for rate in rates)
+        return TopicView(topic, size_bytes, subscribers, copies, publishers, record.protected_per_s or 0.0)
+
+    def _publisher(self, topic: TopicName, rate: PublisherRate) -> PublisherView:
+        name = publisher_name(topic, rate.publisher)
+        return PublisherView(name, rate.offered_per_s, self._utility.utility(name), self.limits.get(name), rate.age_s)
+
+    # -- limits --------------------------------------------------------------------------------------------------------
+
+    def _apply(
+        self,
+        turn: Turn,
+        made: CongestionPlan,
+        homes: dict[PublisherId, BrokerId],
+        kept: dict[PublisherId, float] | None = None,
+    ) -> None:
+        """Send every home its limits, also unchanged ones, and those without any more an empty list. `kept`: limits at
+        homes that did not answer."""
+        before, before_homes = self.limits, self._homes
+        self.limits = {**(kept or {}), **made.limits}
+        self._homes = {name: homes.get(name) or before_homes[name] for name in self.limits}
+        by_home: dict[BrokerId, dict[TopicName, list[tuple[int, float]]]] = {home: {} for home in before_homes.values()}
+        for name, limit in self.limits.items():
+            topic, number = split_publisher(name)
+            by_home.setdefault(self._homes[name], {}).setdefault(topic, []).append((number, limit))
+        for home, limits in by_home.items():
+            turn.send(home, LimitPublishers(limits))
+        self._record(turn, bool(before), made)
+
+    def _record(self, turn: Turn, was_limited: bool, made: CongestionPlan) -> None:
+        if bool(self.limits) == was_limited:
+            return
+        outcome: dict[str, Any] = {"marginal": list(made.marginal), "stopped": list(made.stopped)}
+        if self.limits:
+            text = f"no broker can help: {len(self.limits)} publishers are limited by utility"
+            turn.note("publishers limited", publishers=len(self.limits), **outcome)
+        else:
+            text = "all messages fit again: the limits of publishers end"
+            turn.note("limits of publishers end")
+        turn.trace(Kind.LIMITS, moves=len(self.limits), note=text, detail=outcome)

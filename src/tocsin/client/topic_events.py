@@ -190,4 +190,12 @@ class Settle:
     message: str = ""
 
 
-Effect = Connect | Disconnect | Send | Watch | RequestFlush | Deliver | MarkReady | Settle
+@dataclass(frozen=True, slots=True)
+class LimitChanged:
+    """The home limits this client's messages to a topic; None: no longer."""
+
+    topic: TopicName
+    per_s: float | None
+
+
+Effect = Connect | Disconnect | Send | Watch | RequestFlush | Deliver | MarkReady | Settle | LimitChanged

@@ -15,6 +15,8 @@ from tocsin.client.topic_attachments import Attachments, Home
 from tocsin.client.topic_connection import ClientConnection, Role
 from tocsin.client.topic_coordinates import ClientAgent
 from tocsin.client.topic_events import Deliver, Effect, Item, MarkReady, Settle, TopicFailure, Watch
+from tocsin.client.topic_limits import PublishLimits
+from tocsin.client.topic_rating import Rater
 from tocsin.client.topic_receiving import ReceiverState, first_position
 from tocsin.client.topic_sending import SenderState
 from tocsin.model.ids import TopicName
@@ -36,9 +38,12 @@ class TopicSession:
         *,
         prompt: bool = True,
         agent: ClientAgent | None = None,
+        rater: Rater | None = None,
     ) -> None:
         """`run` is a random number below 2**53 that no other run of a program has. `prompt`: see `AttachSender`."""
         self.agent = agent
+        self.limits = PublishLimits()
+        self._rater = rater
         self._run = run
         self._prompt = prompt
         self._homes = Attachments(patience or Patience(), jitter)
@@ -121,6 +126,7 @@ class TopicSession:
                     self._homes.lost(number, now_s)
                 self._homes.leave_late(now_s)
                 yield from self._send_all(self.senders, now_s)
+                yield from self._report_quality(now_s)
 
     def _keep_gateway(self, now_s: float) -> None:
         """Stay connected to the gateway of a mobile client, once the coordinator has given a token."""
@@ -141,6 +147,7 @@ class TopicSession:
         self._unsent.pop(topic, None)
         self._interest_changed = True
         yield from self.senders.pop(topic).fail_all(code, message)
+        yield from self._set_limit(topic, None, 0.0)
         yield from self._homes.release(topic, "send")
 
     def _unsubscribe(self, subscription: int) -> Iterator[Effect]:
@@ -273,6 +280,9 @@ class TopicSession:
                 yield from self._homes.early.announced(connection, topic, at, address)
             case wire.Moved(_, topic, _, address):
                 self._homes.moved(connection, topic, address)
+            case wire.Limit(at, per_s):
+                if (sender := self._sender_at(connection, at)) is not None:
+                    yield from self._set_limit(sender.topic, per_s, now_s)
             case wire.Ended(_, topic):
                 self._homes.ended(connection, topic, now_s)
 
@@ -284,6 +294,7 @@ class TopicSession:
         if topic is None or topic not in self.senders:
             return
         sender = self.senders[topic]
+        yield from self._set_limit(topic, None, now_s)  # the home repeats a limit that is in force
         yield from sender.acknowledged(message.number - 1) if has_sent else sender.attached(message.number)
         yield from self._send(topic, sender, now_s)
 
@@ -295,6 +306,21 @@ class TopicSession:
             return
         yield from self._deliver(topic, self.receivers[topic].attached(message))
         yield from self._stop_waiting_for(topic)
+
+    # -- congested sites -----------------------------------------------------------------------------------------------
+
+    def _set_limit(self, topic: TopicName, per_s: float | None, now_s: float) -> Iterator[Effect]:
+        if self.limits.set(topic, per_s, now_s):
+            yield events.LimitChanged(topic, self.limits.rate_per_s(topic))
+
+    def _report_quality(self, now_s: float) -> Iterator[Effect]:
+        """Once a second: what the application offers to limited topics, and how it rates publishers."""
+        for topic, per_s in self.limits.take_offered(now_s).items():
+            if (sending := self._homes.attached(topic, "send")) is not None:
+                yield events.Send(sending[0].number, wire.Offered(sending[1], per_s))
+        for topic, ratings in ({} if self._rater is None else self._rater.take(now_s)).items():
+            if (receiving := self._homes.attached(topic, "receive")) is not None:
+                yield events.Send(receiving[0].number, wire.Feedback(receiving[1], ratings))
 
     def _stop_waiting_for(self, topic: TopicName) -> Iterator[Effect]:
         for subscription, waits_for in list(self._unready.items()):
@@ -326,5 +352,7 @@ class TopicSession:
 
     def _deliver(self, topic: TopicName, items: list[Item]) -> Iterator[Effect]:
         if items:
+            if self._rater is not None:
+                self._rater.rate(items)
             for subscription in self._subscriptions(topic):
                 yield Deliver(subscription, items)

@@ -15,8 +15,9 @@ import asyncio
 import contextlib
 import random
 import secrets
+import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -33,6 +34,7 @@ from tocsin.client.topic_events import (
     Effect,
     GatewayChanged,
     Item,
+    LimitChanged,
     MarkReady,
     PublishRequested,
     Settle,
@@ -42,6 +44,7 @@ from tocsin.client.topic_events import (
     TopicMessage,
     UnsubscribeRequested,
 )
+from tocsin.client.topic_rating import Rater, Utility
 from tocsin.client.topic_session import TopicSession
 from tocsin.coords.coordinate import Coordinate
 from tocsin.model.ids import TopicName
@@ -66,20 +69,28 @@ class Topics:
         coordinates: bool = True,
         gateway: str | None = None,
         source: str | None = None,
+        utility: Utility | Collection[str] | None = None,
+        on_limit: Callable[[str, float | None], None] | None = None,
     ) -> None:
         """`token` has scopes such as `send:swarm/3/#` and `receive:swarm/#`. `waiting_messages`: how many received
         messages may wait for the application before the client stops reading; a home then reports a gap. `prompt=False`
         is for programs that do not wait for each message: homes acknowledge ten times a second, which costs them less.
         `coordinates=False` measures no round trips to brokers. `gateway`: see `use_gateway`. `source` is the local
-        address of all connections, for a machine with several.
+        address of all connections, for a machine with several. `utility` rates received messages for the congestion
+        control of a site: a function from a message to a number in [0, 1] or None, or keywords of interest. `on_limit`
+        is called with a topic and its limit in messages per second, or None, whenever that changes.
         """
         self._coordinator = coordinator
         self._token = token
         self._tls = context_for(verify)
         self._limit = waiting_messages
         self._source = source
+        self._on_limit = on_limit
+        rater = None if utility is None else Rater(utility)
         agent = ClientAgent(partial(random.gauss, 0.0, 1.0), gateway=gateway) if coordinates else None
-        self._session = TopicSession(secrets.randbits(_RUN_BITS), random.random, patience, prompt=prompt, agent=agent)
+        self._session = TopicSession(
+            secrets.randbits(_RUN_BITS), random.random, patience, prompt=prompt, agent=agent, rater=rater
+        )
         self._numbers = count(1)
         self._tickets: dict[int, asyncio.Future[None]] = {}
         self._subscriptions: dict[int, TopicSubscription] = {}
@@ -109,8 +120,24 @@ class Topics:
     # -- publishing ----------------------------------------------------------------------------------------------------
 
     async def publish(self, topic: str, data: bytes) -> None:
-        """Publish a message and wait until the home has accepted it. It waits through moves and failovers."""
+        """Publish a message and wait until the home has accepted it. It waits through moves and failovers.
+
+        Raises RequestRefused with the code `limited`, and sends nothing, if the site is congested and the message
+        exceeds the limit of this publisher.
+        """
         await self.send(topic, data)
+
+    def may_publish(self, topic: str) -> bool:
+        """False if the site is congested and a message now would exceed the limit of this publisher.
+
+        Ask it before building a message: a message that would be refused need not be built. False counts as a message
+        that the application offered, and the site grants capacity by what is offered.
+        """
+        return self._session.limits.may_publish(TopicName(topic), time.monotonic())
+
+    def limit_per_s(self, topic: str) -> float | None:
+        """The limit of this publisher in messages per second; None without a limit."""
+        return self._session.limits.rate_per_s(TopicName(topic))
 
     def send(self, topic: str, data: bytes) -> asyncio.Future[None]:
         """Publish a message without waiting. The future is done when the home has accepted it.
@@ -121,6 +148,10 @@ class Topics:
         problem = topic_problem(topic)
         if problem is not None or self._driver.failure is not None:
             future.set_exception(self._driver.failure or RequestRefused(Code.BAD_REQUEST, problem or ""))
+            return future
+        if not self._session.limits.admit(TopicName(topic), time.monotonic()):
+            message = f"the site is congested: at most {self.limit_per_s(topic):g} messages per second to {topic}"
+            future.set_exception(RequestRefused(Code.LIMITED, message))
             return future
         ticket = next(self._numbers)
         self._tickets[ticket] = future
@@ -223,6 +254,9 @@ class Topics:
                     subscription.put(items)
                     if self._waiting > self._limit:
                         self._room.clear()
+            case LimitChanged(topic, per_s):
+                if self._on_limit is not None:
+                    self._on_limit(topic, per_s)
             case MarkReady(number):
                 if (subscription := self._subscriptions.get(number)) is not None:
                     subscription.is_ready.set()

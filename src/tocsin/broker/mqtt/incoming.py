@@ -26,6 +26,7 @@ _REASONS = {
     str(Code.BAD_REQUEST): Reason.TOPIC_NAME_INVALID,
     str(Code.TOO_LARGE): Reason.QUOTA_EXCEEDED,
     str(Code.TOO_MANY): Reason.QUOTA_EXCEEDED,
+    str(Code.LIMITED): Reason.QUOTA_EXCEEDED,
 }
 
 

@@ -20,6 +20,7 @@ from tocsin.wire.site_link import (
     PublisherRates,
     Ratings,
     ReportPublishers,
+    Role,
     SiteLoad,
     TopicLoad,
 )
@@ -116,7 +117,7 @@ class CongestedSite(SimulatedSite):
 
 
 def site(rules: CoordinatorRules | None = None) -> CongestedSite:
-    """Each topic has a useful publisher and a useless one; the alarm is quiet, and nobody receives `unheard`."""
+    """Each topic has a useful publisher and a useless one; the alarm is quiet, and `unheard` has no receivers."""
     made = CongestedSite(rules)
     for number, edge in enumerate((E1, E2)):
         for share in range(5):
@@ -180,6 +181,17 @@ def test_site_that_can_offload_limits_no_publisher() -> None:
     made.core.site_loads.set_capacity(E2, Capacity(out_bytes_per_s=2_000_000.0))
     made.run(10.0)
     assert made.redirected and made.limits == {}
+
+
+def test_homes_of_a_site_count_from_the_start() -> None:
+    made = CongestedSite()
+    asked: list[int] = []
+    made._report = asked.append  # type: ignore[method-assign]
+    made.run(5.0)
+    assert asked == [0]
+    made.register(HEAD, topics=True, role=Role.HEAD)
+    made.run(3.0)
+    assert asked == [0, 0]
 
 
 def test_congestion_control_can_be_switched_off() -> None:

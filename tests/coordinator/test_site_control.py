@@ -67,6 +67,16 @@ def test_delay_tolerant_topics_move_first_and_together() -> None:
     assert len(made.redirected) == 14
 
 
+def test_new_receivers_follow_a_topic_that_moved_whole() -> None:
+    made = site()
+    record = made.registry.topics.topics[TopicName("t/0/3")]
+    record.receive_at = (E1, "ws://e1")
+    burst(made, 1.4, *OF_E1)
+    made.run(10.0)
+    target = made.redirected[0][4]
+    assert record.receive_at == (target, f"ws://{target}")
+
+
 def test_each_decision_has_a_reason_in_log_and_trace() -> None:
     made = site()
     burst(made, 1.4, *OF_E1)

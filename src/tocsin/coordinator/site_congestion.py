@@ -58,6 +58,8 @@ class SiteCongestion:
         self._number = 0
         self._next_s = float("-inf")
         self._second_s = float("-inf")
+        self._counting: dict[BrokerId, int] = {}
+        """Brokers that count the messages of publishers → the link over which the coordinator asked for that."""
 
     def utility(self, topic: TopicName, publisher: int) -> float | None:
         return self._utility.utility(publisher_name(topic, publisher))
@@ -88,6 +90,7 @@ class SiteCongestion:
             self._second_s = turn.now_s
             self._utility.close_second()
             self._forget_unrated(turn.now_s)
+            self._let_homes_count(turn)
         if not turn.rules.site_congestion:
             self._apply(turn, CongestionPlan(0, {}, (), (), ()), {})
             self._round = None
@@ -96,6 +99,14 @@ class SiteCongestion:
             self._plan(turn)
         if self._round is None and turn.now_s >= self._next_s and (limited or self.limits):
             self._start_round(turn)
+
+    def _let_homes_count(self, turn: Turn) -> None:
+        """Ask the brokers of the site to count from the start: the first plan of a congestion needs rates at once."""
+        for broker in turn.registry.brokers.values():
+            link, takes_part = broker.link, broker.role is not Role.PLAIN and broker.topics
+            if takes_part and link is not None and self._counting.get(broker.id) != link:
+                turn.send(broker.id, ReportPublishers(0))
+                self._counting[broker.id] = link
 
     def _forget_unrated(self, now_s: float) -> None:
         for publisher in [name for name, at_s in self._rated_s.items() if now_s - at_s > _RATED_S]:

@@ -51,7 +51,7 @@ _SUCCESSIVE = 2
 
 @dataclass
 class _Round:
-    """Profiles that were asked for."""
+    """Requests for profiles, and the answers."""
 
     number: int
     until_s: float
@@ -277,12 +277,22 @@ class SiteControl:
         took_s = turn.now_s - self._began_s.pop(offload.source, turn.now_s)
         for move in offload.moves:
             self._arrived_s[move.target, move.topic] = turn.now_s
+            if move.is_whole and any(topic == move.topic for _, topic in ended.moved):
+                _receive_at(turn, move.topic, move.target)
         is_complete = ended.ending is migration.Ending.COMPLETE
         detail = {"ending": str(ended.ending), "took_s": round(took_s, 3), "stayed": len(ended.stayed)}
         level = "info" if is_complete else "warning"
         turn.note("offload ended", level, source=offload.source, moved=moved, **detail)
         kind = Kind.OFFLOADED if is_complete else Kind.OFFLOAD_FAILED
         turn.trace(kind, broker=offload.source, moves=moved, note=offload.reason, detail=detail)
+
+
+def _receive_at(turn: Turn, topic: TopicName, edge: BrokerId) -> None:
+    """Send new receivers of the topic to the edge that serves the others: its messages go to one edge only."""
+    record, broker = turn.registry.topics.topics.get(topic), turn.registry.brokers.get(edge)
+    if record is not None and broker is not None and record.receive_at not in (None, (edge, broker.address)):
+        record.receive_at = (edge, broker.address)
+        turn.registry.topics.note_change(topic)
 
 
 def _exceeds(load: Load, report: BrokerReport, rules: CoordinatorRules) -> bool:

@@ -121,6 +121,8 @@ class TopicRecord:
     """None for a volatile topic."""
     record: RecordPlan | None = None
     """The dataset that gets every message; None for none."""
+    receive_at: tuple[BrokerId, str] | None = None
+    """The edge at which new receivers attach, and its address; None: they attach to the home. Not stored."""
     departures: tuple[Departure, ...] = ()
     """The homes that it has left by the control loop; not stored."""
     made_by: str | None = None

@@ -68,14 +68,14 @@ def broker_view(core: Coordinator, broker: BrokerRecord, now_s: float) -> dict[s
         "notifications_per_s": load.notifications_per_s,
         "delivery_s_p50": load.delivery_s_p50,
         "delivery_s_p95": load.delivery_s_p95,
-        "topic_capacity": _capacity_view(broker),
+        "topic_capacity": capacity_view(broker),
         "topic_load": _topic_load_view(core, broker),
         "migrations_in": registry.count_migrations(broker.id, as_target=True),
         "migrations_out": registry.count_migrations(broker.id, as_target=False),
     }
 
 
-def _capacity_view(broker: BrokerRecord) -> dict[str, Any]:
+def capacity_view(broker: BrokerRecord) -> dict[str, Any]:
     """The capacity for topics; null is unlimited. `configured` is the broker's own, if an operator ordered another."""
     ordered = broker.ordered is not None
     configured = msgspec.to_builtins(broker.limits) if ordered else None

@@ -161,6 +161,16 @@ def test_output_limited_at_run_time_sends_at_the_new_rate() -> None:
     assert [client.sequences for client, _ in home.receivers] == [list(range(1, 301))] * 2
 
 
+def test_large_frame_of_a_publisher_leaves_in_frames_of_a_burst() -> None:
+    home = Home(Capacity(out_bytes_per_s=200_000.0), receivers=1)
+    home.publish(bytes(1_000), messages=100)
+    client, _ = home.receivers[0]
+    batches = [len(message.messages) for message in client.received if isinstance(message, wire.Messages)]
+    assert batches == [10]
+    home.run(0.6)
+    assert client.sequences == list(range(1, 101))
+
+
 def test_closed_connection_gets_nothing_after_its_close_frame() -> None:
     home = Home(Capacity(out_bytes_per_s=5_000.0), receivers=1)
     client, identity = home.receivers[0]

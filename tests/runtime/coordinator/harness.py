@@ -21,6 +21,7 @@ from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.http.credentials import BROKERS, Claims
 from tocsin.runtime.http.event_streams import read_events
 from tocsin.runtime.http.settings import load_settings
+from tocsin.wire import site_link
 from tocsin.wire.link import (
     Changed,
     FromBroker,
@@ -34,7 +35,7 @@ from tocsin.wire.link import (
     StateRequest,
 )
 
-M = TypeVar("M", bound=FromCoordinatorMessage)
+M = TypeVar("M", bound=FromCoordinatorMessage | site_link.FromCoordinatorMessage)
 WAIT_S = 10.0
 """Time after which a test fails because an expected event did not happen."""
 

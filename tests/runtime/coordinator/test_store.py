@@ -19,6 +19,7 @@ from tocsin.coordinator.effects import (
     ForgetSubscriber,
     ForgetTopic,
     StoreBroker,
+    StoreCapacity,
     StoredState,
     StoreEffect,
     StoreFact,
@@ -63,6 +64,8 @@ def frontend(name: str, cursor: str = "1-0") -> Frontend:
 EVERYTHING: list[StoreEffect] = [
     StoreBroker(B1, "ws://one", "i1", 2.5, Place(1.5, -2.5), True, False, 3, False),
     StoreBroker(B2, "ws://two", "i2", 1.0, None, False, True, 0, True),
+    StoreCapacity(B1, None, 250_000.0, 1_000.5),
+    StoreCapacity(B2, 1e6, None, None),
     StoreSubscriber(ADA, Place(48.1, 11.6), Coordinate(height_s=0.01), B1, 1_800_000_000.25, False, True),
     StoreSubscriber(BOB, None, None, None, -math.inf, True),
     StoreSubscriptions(ADA, (frontend("s1"), frontend("s2", "3-1048577"))),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -58,8 +58,18 @@ async def persistent_servers(folder: Path) -> AsyncIterator[list[TopicServer]]:
 
 
 @asynccontextmanager
+async def matching_broker(folder: Path, topics: Sequence[str]) -> AsyncIterator[TopicServer]:
+    """The broker alone, home of these topics."""
+    async with _tocsin(folder, topics[0], more=topics[1:]) as server:
+        yield server
+
+
+@asynccontextmanager
 async def _tocsin(
-    folder: Path, topic: str = TOPIC, options: Mapping[str, Any] = MappingProxyType({})
+    folder: Path,
+    topic: str = TOPIC,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    more: Sequence[str] = (),
 ) -> AsyncIterator[TopicServer]:
     import httpx
 
@@ -78,7 +88,9 @@ async def _tocsin(
                 while (created := await http.post("/v1/topics", json={"topic": topic, **options})).status_code == 503:
                     await asyncio.sleep(0.2)
             created.raise_for_status()
-            scopes = [f"send:{topic}", f"receive:{topic}"]
+            for name in more:
+                (await http.post("/v1/topics", json={"topic": name, **options})).raise_for_status()
+            scopes = [f"{right}:{name}" for right in ("send", "receive") for name in (topic, *more)]
             granted = await http.post("/v1/tokens", json={"subject": "bench", "scopes": scopes})
             token = granted.raise_for_status().json()["token"]
             async with asyncio.timeout(START_S):

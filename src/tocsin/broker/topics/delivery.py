@@ -12,7 +12,7 @@ from itertools import islice
 
 from tocsin.broker.topics.effects import AwaitDrain, ReadLog
 from tocsin.broker.topics.events import ConnectionId, LogRead
-from tocsin.broker.topics.hosted import Connection, HostedTopic, TopicsState
+from tocsin.broker.topics.hosted import PIECE_BYTES, Connection, HostedTopic, TopicsState
 from tocsin.model.permission import RECEIVE, permits_topic
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
@@ -93,9 +93,21 @@ class Delivery:
         if topic.recorder is not None:
             topic.recorder.take(topic.epoch, first, entries)
         if topic.live:
-            message = wire.Messages(topic.at, topic.epoch, first, entries)
             self._state.delivered += len(entries) * len(topic.live)
-            self._state.fan_out(topic.live, message)
+            if count == 1 or self._state.piece_bytes == PIECE_BYTES:
+                self._state.fan_out(topic.live, wire.Messages(topic.at, topic.epoch, first, entries))
+            else:
+                self._fan_out_in_pieces(topic, first, entries)
+
+    def _fan_out_in_pieces(self, topic: HostedTopic, first: int, entries: list[wire.Entry]) -> None:
+        """Send many messages while the output is limited: a large frame would leave as one block beyond the rate."""
+        start = size_bytes = 0
+        for end, entry in enumerate(entries, 1):
+            size_bytes += len(entry[2])
+            if size_bytes >= self._state.piece_bytes or end == len(entries):
+                message = wire.Messages(topic.at, topic.epoch, first + start, entries[start:end])
+                self._state.fan_out(topic.live, message)
+                start, size_bytes = end, 0
 
     def _trim(self) -> None:
         """Forget the oldest messages of all topics beyond `topic_recent_bytes`."""

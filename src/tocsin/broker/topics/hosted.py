@@ -35,6 +35,7 @@ class Phase(IntEnum):
 
 
 PIECE_BYTES = 128 << 10
+"""The default of `TopicsState.piece_bytes`."""
 
 PREPARED, OPEN = Phase.PREPARED, Phase.OPEN
 """For code that runs with every message: Python 3.11 looks a member up in its class twenty times slower."""
@@ -183,7 +184,8 @@ class TopicsState:
     """The topic of every kept message, oldest first."""
     recent_bytes: int = 0
     piece_bytes: int = PIECE_BYTES
-    """Bytes of recent messages in one frame to a receiver that lags; fewer while the output is limited."""
+    """Bytes of recent messages in one frame to a receiver that lags. While the output is limited, they are fewer, and
+    those of every frame with messages."""
     dirty: dict[TopicName, HostedTopic] = field(default_factory=dict)
     """Topics with unsent messages."""
     unlogged: dict[TopicName, HostedTopic] = field(default_factory=dict)

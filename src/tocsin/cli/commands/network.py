@@ -143,9 +143,9 @@ def capacity(
     except ValueError as error:
         fail(as_json, f"{error}: expected a number, or none", code="bad_request")
     with failing_on_errors(as_json), connect_coordinator(url, token) as client:
-        reply: dict[str, Any] = (
-            ask(client, "PUT", f"{path}/capacity", json=change) if change else ask(client, "GET", path)
-        )
+        if change:
+            ask(client, "PUT", f"{path}/capacity", json=change)
+        reply: dict[str, Any] = ask(client, "GET", path)
     show(as_json, reply, lambda: _print_capacity(reply))
 
 

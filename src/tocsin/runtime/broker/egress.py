@@ -86,7 +86,7 @@ class Egress:
                 self._offer(held, effect.data)
 
     def is_blocked(self, connection: ConnectionId) -> bool:
-        """True while too much waits for the connection. When that ends, the connection is asked to report its drain."""
+        """True while too much waits for the connection. When that ends, its drain is reported."""
         return connection in self._blocked
 
     @property

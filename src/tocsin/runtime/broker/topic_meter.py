@@ -2,7 +2,7 @@
 
 A shaper may send less, later; the difference is the size of an overload. So a receiver that lags counts with the
 messages that it should get now, and not with those that it gets when it catches up. The meter observes the events and
-effects of the topics core: work per frame, none per receiver, and none at all while nobody needs the loads.
+effects of the topics core: work per frame, none per receiver, and none at all in a broker without limits and role.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ class TopicsProcess(CoreDriver[events.Event]):
             self.happened(events.ConnectionLost(identity))
 
     def connection_drained(self, identity: ConnectionId) -> None:
-        """The connection itself has room. If the shaper holds frames for it, it is asked again when they have left."""
+        """The connection itself has room. If the shaper holds frames for it, it reports again when they have left."""
         if self.egress is None or not self.egress.is_blocked(identity):
             self.happened(events.ConnectionDrained(identity))
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.events import BrokerDismissed, CapacityOrdered, DrainOrdered
 from tocsin.coordinator.records import BrokerRecord
-from tocsin.coordinator.views import HeldSubscriptions, broker_view, subscriber_views
+from tocsin.coordinator.views import HeldSubscriptions, broker_view, capacity_view, subscriber_views
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.runtime.coordinator.broker_link import BrokerLink
 from tocsin.runtime.coordinator.routes.authentication import require_admin, require_broker, require_read
@@ -126,7 +126,7 @@ async def set_capacity(request: Request, broker: str) -> Response:
     record = _record(context.core, broker)
     capacity = msgspec.structs.replace(record.topic_capacity, **changed)
     await context.process.request(lambda number: CapacityOrdered(number, record.id, capacity))
-    return answer(broker_view(context.core, record, context.process.now_s()))
+    return answer(capacity_view(record))
 
 
 @router.delete("/v1/brokers/{broker}", response_class=Response)

@@ -186,7 +186,7 @@ def test_site_that_can_offload_limits_no_publisher() -> None:
 def test_homes_of_a_site_count_from_the_start() -> None:
     made = CongestedSite()
     asked: list[int] = []
-    made._report = asked.append  # type: ignore[method-assign]
+    made._report = asked.append  # type: ignore[method-assign, assignment]
     made.run(5.0)
     assert asked == [0]
     made.register(HEAD, topics=True, role=Role.HEAD)

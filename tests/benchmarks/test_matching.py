@@ -26,6 +26,7 @@ def test_effect_of_a_factor_is_its_high_level_over_its_low_one() -> None:
 def test_suggested_settings_are_the_lowest_of_their_cells() -> None:
     values = {(200, 1): 5_050.0, (1_000, 1): 4_000.0, (200, 10): 1_000.0, (1_000, 10): 900.0}
     rows = [row_of(Cell(size, 1, subscribers, 0), value) for (size, subscribers), value in values.items()]
+    rows.append(row_of(Cell(200, 1, 1, 100), 10.0))  # a broker that is nearly idle does not count
     assert suggested(rows, 1.0) == {
         "topic_in_bytes_per_s": 4_000_000,
         "topic_out_bytes_per_s": 2_000_000,

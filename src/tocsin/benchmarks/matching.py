@@ -10,9 +10,9 @@ than it would change a throughput.
 Checked by: the load, which expects every message in order at every subscriber.
 Prints: for each cell messages, bytes in and bytes out per CPU second; the main effect of each factor (the figure at its
 high level over that at its low level, geometric means over all other factors); and `suggested` settings, for the share
-of a core given with `--share`: matching from the cells with few subscribers, where a message costs most by itself;
-output from the cells with many; input from the cells with few and large messages. Each is the lowest of its cells, so
-that no other mix of the same sizes overloads the machine.
+of a core given with `--share`. They come from the cells with the highest rate: matching from those with few
+subscribers, where a message costs most by itself; output from those with many; input from those with few and large
+messages. Each is the lowest of its cells, so that no other mix of the same sizes overloads the machine.
 """
 
 from __future__ import annotations
@@ -126,12 +126,16 @@ def effects(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Factor → its main effect on messages per CPU second. A factor with one level has none."""
     found = {}
     for factor in (field.name for field in fields(Cell)):
-        # The rate 0 saturates the broker: it is the highest.
-        levels = sorted({row[factor] for row in rows}, key=lambda level: (factor == "rate_per_s" and not level, level))
+        levels = _levels(rows, factor)
         if len(levels) > 1:
             low, high = (_mean(rows, factor, level) for level in (levels[0], levels[-1]))
             found[factor] = high / low
     return found
+
+
+def _levels(rows: Sequence[dict[str, Any]], factor: str) -> list[int]:
+    """The levels of a factor, in order. The rate 0 saturates the broker: it is the highest."""
+    return sorted({row[factor] for row in rows}, key=lambda level: (factor == "rate_per_s" and not level, level))
 
 
 def _mean(rows: Sequence[dict[str, Any]], factor: str, level: int) -> float:
@@ -139,7 +143,13 @@ def _mean(rows: Sequence[dict[str, Any]], factor: str, level: int) -> float:
 
 
 def suggested(rows: Sequence[dict[str, Any]], share: float) -> dict[str, int]:
-    """Settings of a broker on this machine, rounded down to two digits."""
+    """Settings of a broker on this machine, rounded down to two digits.
+
+    Only the cells with the highest rate count: in a broker that is nearly idle, each message wakes the process up, and
+    costs many times as much as in one that is not.
+    """
+    highest = _levels(rows, "rate_per_s")[-1]
+    rows = [row for row in rows if row["rate_per_s"] == highest]
     few, many = (choose(row["subscribers"] for row in rows) for choose in (min, max))
     large = max(row["payload_bytes"] for row in rows)
     lowest = {
@@ -155,5 +165,5 @@ def _lowest(rows: Sequence[dict[str, Any]], figure: str, **levels: int) -> float
 
 
 def _rounded(value: float) -> int:
-    unit = 10 ** max(0, len(str(int(value))) - 2)
+    unit = int(10 ** max(0, len(str(int(value))) - 2))
     return int(value) // unit * unit

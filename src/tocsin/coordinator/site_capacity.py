@@ -25,11 +25,15 @@ def order_capacity(turn: Turn, name: BrokerId, capacity: Capacity) -> bool | Req
     turn.do(StoreCapacity(name, *limits))
     turn.loads.sites.set_capacity(name, capacity)
     turn.send(name, SetCapacity(capacity))
-    turn.note("broker gets another capacity for topics", broker=name, **dict(zip(_NAMES, limits, strict=True)))
+    in_bytes_per_s, out_bytes_per_s, matched_per_s = limits
+    turn.note(
+        "broker gets another capacity for topics",
+        broker=name,
+        in_bytes_per_s=in_bytes_per_s,
+        out_bytes_per_s=out_bytes_per_s,
+        matched_per_s=matched_per_s,
+    )
     return True
-
-
-_NAMES = ("in_bytes_per_s", "out_bytes_per_s", "matched_per_s")
 
 
 def settle_broker(turn: Turn, broker: BrokerRecord, message: Register) -> None:

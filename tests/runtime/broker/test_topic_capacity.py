@@ -59,7 +59,7 @@ class Home:
     def __init__(self, capacity: Capacity, role: Role = Role.PLAIN, receivers: int = 3, **limits: int) -> None:
         self.now_s = 100.0
         self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.process = TopicsProcess(BrokerId("b1"), TopicLimits(**limits), lambda: self.now_s)  # type: ignore[arg-type]
+        self.process = TopicsProcess(BrokerId("b1"), TopicLimits(**limits), lambda: self.now_s)
         self.capacity = TopicCapacity(self.process, capacity, role, self._call_later)
         self.capacity.set_capacity(capacity)
         self.process.handlers[effects.RequestFlush] = lambda effect: None  # the test flushes itself

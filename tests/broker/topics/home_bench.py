@@ -12,8 +12,8 @@ from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.permission import ALL_TOPICS
+from tocsin.wire import site_link, topic_link
 from tocsin.wire import topic as wire
-from tocsin.wire import topic_link
 
 T = TopicName("swarm/3/leader")
 LEASE_S = 5.0
@@ -24,7 +24,7 @@ class HomeBench:
         self.core = TopicHomes(BrokerId("b1"), TopicLimits(**limits))
         self.now_s = 100.0
         self.got: dict[ConnectionId, list[wire.ToClient]] = defaultdict(list)
-        self.reports: list[topic_link.FromBroker] = []
+        self.reports: list[topic_link.FromBroker | site_link.FromBroker] = []
         self.closed: dict[ConnectionId, str] = {}
         self.drains: list[ConnectionId] = []
         self._connections = count(1)

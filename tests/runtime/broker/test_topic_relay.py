@@ -17,7 +17,7 @@ from tocsin.model.topic import Position
 from tocsin.runtime.broker import topic_relay
 from tocsin.runtime.broker.topic_relay import LocalHome, TopicRelay
 from tocsin.runtime.broker.topics import TopicsProcess
-from tocsin.wire import topic_link
+from tocsin.wire import site_link, topic_link
 from tocsin.wire.topic import Login
 from tocsin.wire.topic_directory import TopicEntry, WatchAnswer
 
@@ -115,7 +115,7 @@ def test_relay_publishes_and_receives_at_its_own_broker_in_order() -> None:
     async def scenario() -> None:
         relay = make_relay()
         topics = relay.topics
-        reports: list[topic_link.FromBroker] = []
+        reports: list[topic_link.FromBroker | site_link.FromBroker] = []
         topics.report = reports.append
         owned = topic_link.OwnTopics([topic_link.OwnedTopic(T, 7)])
         topics.happened(topic_events.CoordinatorMessageReceived(owned))

@@ -6,8 +6,8 @@ import msgspec
 
 from tocsin.broker.topics.events import ConnectionId, StreamId
 from tocsin.model.ids import BrokerId, TopicName
+from tocsin.wire import site_link, topic_link
 from tocsin.wire import topic as wire
-from tocsin.wire import topic_link
 from tocsin.wire.topic_log import FromFollower, FromHome, Piece, Snapshot
 
 
@@ -44,7 +44,7 @@ class RecordRefusal(Effect, frozen=True):
 
 
 class SendToCoordinator(Effect, frozen=True):
-    message: topic_link.FromBroker
+    message: topic_link.FromBroker | site_link.FromBroker
 
 
 class RequestFlush(Effect, frozen=True):
@@ -139,6 +139,38 @@ class SendToReplica(Effect, frozen=True):
 class AnswerHome(Effect, frozen=True):
     stream: StreamId
     message: FromFollower
+
+
+# -- relayed topics ----------------------------------------------------------------------------------------------------
+
+
+class StartRelay(Effect, frozen=True):
+    """Attach to the home as a receiver and follow the topic to other homes; report `RelayEvent`s."""
+
+    topic: TopicName
+
+
+class StopRelay(Effect, frozen=True):
+    topic: TopicName
+
+
+class FetchOlder(Effect, frozen=True):
+    """Attach to the home once more, over a connection of its own, behind this position. Report `OlderReceived` with the
+    answer, and read the next frame after each `ReadOlder`."""
+
+    fetch: int
+    topic: TopicName
+    after: tuple[int, int]
+
+
+class ReadOlder(Effect, frozen=True):
+    fetch: int
+
+
+class EndFetch(Effect, frozen=True):
+    """Close the connection."""
+
+    fetch: int
 
 
 # -- recording into datasets -------------------------------------------------------------------------------------------

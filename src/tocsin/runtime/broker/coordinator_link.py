@@ -21,7 +21,7 @@ from tocsin.runtime.broker.coordinates import CoordinatesProcess
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.http.logs import logger
-from tocsin.wire import link, topic_link
+from tocsin.wire import link, site_link, topic_link
 from tocsin.wire.coordinates import CoordinatePeers
 
 _decoder = msgspec.json.Decoder(link.FromCoordinator)
@@ -118,6 +118,8 @@ class LinkToCoordinator:
                     self._coordinates.happened(coordinates.PeersNamed(message))
             elif isinstance(message, topic_link.FromCoordinator):
                 self._topics.happened(topic_events.CoordinatorMessageReceived(message))
+            elif isinstance(message, site_link.ExpectReceivers | site_link.RedirectReceivers):
+                self._topics.happened(topic_events.SiteMessageReceived(message))
             else:
                 self._process.happened(events.CoordinatorMessageReceived(message))
             if outgoing.qsize() > _QUEUE:

@@ -70,7 +70,7 @@ class TopicSocket(ClientSocket):
         self._topics, self._decode = self.guard.topics, _DECODE[self._encoding]
         self._identity = self._topics.new_connection(self)
         opened = ConnectionOpened(
-            self._connection, claims.subject, request.id, self._encoding, claims.scopes, claims.ends_s
+            self._connection, claims.subject, request.id, self._encoding, claims.scopes, claims.ends_s, request.run
         )
         self.guard.topics.happened(opened)
 

@@ -21,8 +21,9 @@ from tocsin.runtime.broker.replicas import Replicas
 from tocsin.runtime.broker.topic_logs import TopicLogs
 from tocsin.runtime.broker.topic_recording import TopicRecording
 from tocsin.runtime.http.credentials import Claims
+from tocsin.wire import site_link, topic_link
 from tocsin.wire import topic as wire
-from tocsin.wire import topic_link
+from tocsin.wire.site_link import Role
 from tocsin.wire.topic_log import FromFollower
 
 _TICK_S = 0.1
@@ -50,13 +51,15 @@ class HomeStream(Protocol):
 
 
 class TopicsProcess(CoreDriver[events.Event]):
-    def __init__(self, broker: BrokerId, limits: TopicLimits, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, broker: BrokerId, limits: TopicLimits, now_s: Callable[[], float], role: Role = Role.PLAIN
+    ) -> None:
         super().__init__(now_s, _TICK_S, events.Ticked(), events.StopRequested())
         self.limits = limits
-        self.core = TopicHomes(broker, limits)
+        self.core = TopicHomes(broker, limits, role)
         self.handle = self.core.handle
         self.connections: dict[ConnectionId, TopicConnection] = {}
-        self.report: Callable[[topic_link.FromBroker], None] = lambda message: None
+        self.report: Callable[[topic_link.FromBroker | site_link.FromBroker], None] = lambda message: None
         """Sends a message to the coordinator; set by the link."""
         self.streams: dict[StreamId, HomeStream] = {}
         self.logs: TopicLogs | None = None

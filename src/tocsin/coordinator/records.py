@@ -11,6 +11,7 @@ from tocsin.model.plan import Urgency
 from tocsin.model.snapshot import Place
 from tocsin.wire.coordinates import Peer
 from tocsin.wire.link import Frontend, SubscriberState, Webhook
+from tocsin.wire.site_link import Role
 
 
 class Health(StrEnum):
@@ -57,6 +58,10 @@ class BrokerRecord:
     backend: int = 0
     topics: bool = False
     """True if the broker can be the home of topics."""
+    role: Role = Role.PLAIN
+    """Its role in a site; not stored, because the broker registers with it again."""
+    standby: bool = False
+    """True for an edge that may be the home of topics while no head can."""
     measures: bool = False
     """True if the broker measures its network coordinate."""
     coordinate: Coordinate | None = None

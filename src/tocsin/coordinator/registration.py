@@ -58,6 +58,7 @@ def _record_broker(turn: Turn, link: int, message: Register) -> BrokerRecord:
         topic_logs.readdress(turn, broker)
     broker.capacity = message.capacity if 0 < message.capacity < 1e12 else 1.0
     broker.topics = message.topics
+    turn.registry.set_role(broker, message.role, message.standby)
     broker.place = None if message.lat is None or message.lon is None else Place(message.lat, message.lon)
     turn.registry.generation += 1
     turn.store_broker(broker)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from tocsin.coordinator.records import BrokerRecord, Health, MigrationRecord, SubscriberRecord
 from tocsin.coordinator.topic_records import TopicRegistry
 from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.wire.site_link import Role
 
 _REMEMBERED_DELETIONS = 10_000
 """The most deleted subscribers in memory. They matter only while a broker is away, which is rarely long."""
@@ -21,6 +22,10 @@ class Registry:
         self.moving: dict[SubscriberId, MigrationRecord] = {}
         """The migration of each subscriber that has one."""
         self.topics = TopicRegistry()
+        self.heads: dict[BrokerId, None] = {}
+        """Brokers with the role head, alive or not."""
+        self.edges: dict[BrokerId, None] = {}
+        """The same for edges."""
         self.measuring: frozenset[tuple[BrokerId, str]] = frozenset()
         """(broker, address) of the brokers that measured each other at the last choice of peers."""
         self.peers_due_s = float("-inf")
@@ -62,11 +67,20 @@ class Registry:
 
     def remove_broker(self, broker: BrokerId) -> None:
         del self.brokers[broker]
+        self.heads.pop(broker, None)
+        self.edges.pop(broker, None)
         self._hosted.pop(broker, None)
         self._sessions.pop(broker, None)
         self._releasing.pop(broker, None)
         self._adopting.pop(broker, None)
         self.generation += 1
+
+    def set_role(self, broker: BrokerRecord, role: Role, standby: bool) -> None:
+        broker.role, broker.standby = role, standby
+        for of_role, brokers in ((Role.HEAD, self.heads), (Role.EDGE, self.edges)):
+            brokers.pop(broker.id, None)
+            if role is of_role:
+                brokers[broker.id] = None
 
     def broker(self, broker: BrokerId | None) -> BrokerRecord | None:
         return None if broker is None else self.brokers.get(broker)

@@ -30,7 +30,7 @@ class EdgeSession(SessionBench):
         entry = TopicEntry(T, 1, epoch, BrokerId("h"), HOME, receive_at=edge)
         self.do(events.DirectoryReceived(WatchAnswer("r", 1, [entry], "token"), ("a/+",)))
 
-    def requests(self, kind: type[wire.FromClientMessage]) -> list[tuple[str, wire.FromClientMessage]]:
+    def requests(self, kind: type[wire.FromClientMessage]) -> list[tuple[str, wire.FromClient]]:
         """(address, request) of this kind since the last call for it."""
         found = [
             (self.addresses[e.connection], e.message)

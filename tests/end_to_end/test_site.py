@@ -76,6 +76,9 @@ class Reader:
             else:
                 self.gaps.append(item)
 
+    async def arrives_at(self, address: str, topic: str) -> None:
+        await until(lambda: self.client.receives_at(topic) == address)
+
     async def until(self, number: int) -> None:
         await until(lambda: self.numbers and self.numbers[-1] >= number)
 
@@ -175,7 +178,7 @@ def test_redirect_under_load_loses_repeats_and_reorders_nothing(run: Run) -> Non
                 here = moved.client.receives_at("site/redirected")
                 source, target = (EDGE, STANDBY) if here == at[EDGE] else (STANDBY, EDGE)
                 await redirect(network, "site/redirected", source, target, moved.name)
-                await until(lambda target=target: moved.client.receives_at("site/redirected") == at[target])
+                await moved.arrives_at(at[target], "site/redirected")
                 await moved.until(moved.numbers[-1] + 50)
             last = await publisher.finish()
             for each in (moved, staying):

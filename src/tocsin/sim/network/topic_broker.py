@@ -95,8 +95,9 @@ class SimulatedTopicBroker:
         """An event of the link, or a tick."""
         match event:
             case broker_events.LinkOpened() if self.link is not None:
-                roles = {"role": self.role, "standby": self.role is Role.EDGE}
-                self.link.send(link.Register(self.id, f"i{self.run}", f"ws://{self.id}", topics=True, **roles))
+                where, standby = f"ws://{self.id}", self.role is Role.EDGE
+                register = link.Register(self.id, f"i{self.run}", where, topics=True, role=self.role, standby=standby)
+                self.link.send(register)
             case broker_events.LinkLost():
                 self.happened(events.LinkLost())
             case broker_events.CoordinatorMessageReceived(message):

@@ -1,7 +1,7 @@
 """The upstream side of an edge: it receives relayed topics from their homes, and fetches older messages.
 
-One session of topics follows the homes of all relayed topics, as any client does (`client.topic_session`). Its frames
-go to the topics core as they are. A fetch has a connection of its own, which is read no faster than the core asks.
+Sessions of topics follow the homes of the relayed topics, as any client does (`client.topic_session`). Their frames go
+to the topics core as they are. A fetch has a connection of its own, which is read no faster than the core asks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import Callable
+from functools import partial
 from ssl import SSLContext
 
 import msgspec
@@ -31,8 +32,11 @@ from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import session as session_wire
 from tocsin.wire import topic as wire
+from tocsin.wire.topic_directory import MOST_NAMES
 
 _RUN_BITS = 52
+_MOST_PER_SESSION = MOST_NAMES * 2 // 5
+"""Topics of one session: it names them in each request to the directory, and each is an attachment."""
 _RETRY_S = 5.0
 _OPEN_S = 5.0
 _SILENT_S = 30.0
@@ -53,8 +57,10 @@ class TopicUpstream:
         self._user = user
         self.own_address = ""
         """The address under which the coordinator knows this broker."""
-        self._driver: TopicDriver | None = None
-        self._subscriptions: dict[TopicName, int] = {}
+        self._drivers: dict[TopicDriver, int] = {}
+        """The driver of each session → its topics."""
+        self._relayed: dict[TopicName, tuple[TopicDriver, int]] = {}
+        """Topic → the session that receives it, and the number of its subscription."""
         self._numbers = 0
         self._fetches: dict[int, _Fetch] = {}
         topics.handlers |= {
@@ -68,45 +74,46 @@ class TopicUpstream:
     async def close(self) -> None:
         for fetch in list(self._fetches.values()):
             fetch.task.cancel()
-        if self._driver is not None:
-            await self._driver.close()
+        await asyncio.gather(*(driver.close() for driver in self._drivers))
 
-    # -- the session ---------------------------------------------------------------------------------------------------
+    # -- the sessions --------------------------------------------------------------------------------------------------
 
     def _start(self, effect: effects.StartRelay) -> None:
+        driver = next((driver for driver, topics in self._drivers.items() if topics < _MOST_PER_SESSION), None)
+        driver = driver or self._new_driver()
+        self._drivers[driver] += 1
         self._numbers += 1
-        self._subscriptions[effect.topic] = self._numbers
-        self._later(events.SubscribeRequested(self._numbers, effect.topic))
+        self._relayed[effect.topic] = (driver, self._numbers)
+        self._later(driver, events.SubscribeRequested(self._numbers, effect.topic))
 
     def _stop(self, effect: effects.StopRelay) -> None:
-        number = self._subscriptions.pop(effect.topic, None)
-        if number is not None:
-            self._later(events.UnsubscribeRequested(number))
+        driver, number = self._relayed.pop(effect.topic)
+        self._drivers[driver] -= 1
+        self._later(driver, events.UnsubscribeRequested(number))
 
-    def _later(self, event: events.Event) -> None:
+    def _later(self, driver: TopicDriver, event: events.Event) -> None:
         """The session may be handling an event: a frame of it led to this one."""
-        asyncio.get_running_loop().call_soon(self._session_driver().handle, event)
+        asyncio.get_running_loop().call_soon(driver.handle, event)
 
-    def _session_driver(self) -> TopicDriver:
-        if self._driver is None:
-            room = asyncio.Event()
-            room.set()  # the queues of the receivers are bounded, so the edge never stops reading
-            session = TopicSession(secrets.randbits(_RUN_BITS), random.random, make_receiver=FrameReceiver)
-            driver = TopicDriver(session, self._coordinator, self._token(), self._tls, self._on_effect, room)
-            driver.make_socket = self._make_socket
-            driver.on_failure = self._on_failure
-            self._driver = driver
-        return self._driver
+    def _new_driver(self) -> TopicDriver:
+        room = asyncio.Event()
+        room.set()  # the queues of the receivers are bounded, so the edge never stops reading
+        session = TopicSession(secrets.randbits(_RUN_BITS), random.random, make_receiver=FrameReceiver)
+        driver = TopicDriver(session, self._coordinator, self._token(), self._tls, self._on_effect, room)
+        driver.make_socket = self._make_socket
+        driver.on_failure = partial(self._on_failure, driver)
+        self._drivers[driver] = 0
+        return driver
 
     def _make_socket(self, driver: TopicDriver, number: int, address: str) -> TopicSocket | LocalHome:
         if address.rstrip("/") == self.own_address.rstrip("/"):
             return LocalHome(driver, number, self._topics, self._user)
         return TopicSocket(driver, number, address)
 
-    def _on_failure(self, error: ClientError) -> None:
+    def _on_failure(self, driver: TopicDriver, error: ClientError) -> None:
         """The coordinator refused the directory. A later key or token may be accepted."""
         logger().error("the coordinator refuses this edge's relay of topics", reason=str(error))
-        asyncio.get_running_loop().call_later(_RETRY_S, self._session_driver().watch_again)
+        asyncio.get_running_loop().call_later(_RETRY_S, driver.watch_again)
 
     def _on_effect(self, effect: events.Effect) -> None:
         if isinstance(effect, events.Deliver):
@@ -119,7 +126,7 @@ class TopicUpstream:
     # -- older messages ------------------------------------------------------------------------------------------------
 
     def _fetch(self, effect: effects.FetchOlder) -> None:
-        session = self._session_driver().session
+        session = self._relayed[effect.topic][0].session
         home = session.homes.get(effect.topic)
         if home is None or home.best.rstrip("/") == self.own_address.rstrip("/"):
             self._topics.happened(core_events.OlderFailed(effect.fetch))

@@ -65,7 +65,7 @@ def test_fetch_without_a_known_home_fails_at_once() -> None:
         topics, upstream = make_upstream()
         failed: list[events.Event] = []
         topics.handlers[effects.StartRelay](effects.StartRelay(T))
-        topics.happened = failed.append  # type: ignore[method-assign]
+        topics.observe = lambda event, effects: failed.append(event)
         topics.handlers[effects.FetchOlder](effects.FetchOlder(3, T, (1, 0)))
         assert failed == [events.OlderFailed(3)]
         await upstream.close()

@@ -22,12 +22,16 @@ class SessionBench:
         self.now_s = 100.0
         self.effects: list[events.Effect] = []
         self.addresses: dict[int, str] = {}
+        self.dead: set[str] = set()
+        """Addresses that accept no connection."""
 
     def do(self, event: events.Event) -> list[events.Effect]:
         effects = self.session.handle(event, self.now_s)
         self.effects += effects
         for effect in effects:
-            if isinstance(effect, events.Connect):
+            if isinstance(effect, events.Connect) and effect.address in self.dead:
+                self.do(events.ConnectionLost(effect.connection, "refused"))
+            elif isinstance(effect, events.Connect):
                 self.addresses[effect.connection] = effect.address
                 self.do(events.ConnectionOpened(effect.connection))
                 self.hear(effect.address, wire.LoggedIn(0, BrokerId("b"), 5.0, 1000, 10_000))

@@ -94,6 +94,7 @@ async def topic_network(
     *,
     coordinator: Mapping[str, str] = COORDINATOR,
     broker: Mapping[str, str] = {},
+    broker_flags: Mapping[str, Mapping[str, str]] = {},
     sources: Mapping[str, str] = {},
     data_cluster: bool = False,
 ) -> AsyncIterator[TopicNetwork]:
@@ -107,6 +108,7 @@ async def topic_network(
         logs=folder,
         coordinator=coordinator,
         broker=broker,
+        broker_flags=broker_flags,
         restart=True,
         via=via,
         sources=sources,

@@ -49,8 +49,8 @@ TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     ),
     (topic.SenderAttached(2, 6, 5), {"type": "sender_attached", "id": 2, "at": 6, "number": 5}),
     (
-        topic.ReceiverAttached(3, 6, 4, 9, (2, 5)),
-        {"type": "receiver_attached", "id": 3, "at": 6, "epoch": 4, "sequence": 9, "missed": [2, 5]},
+        topic.ReceiverAttached(3, 6, 4, 9, (2, 5), 3),
+        {"type": "receiver_attached", "id": 3, "at": 6, "epoch": 4, "sequence": 9, "missed": [2, 5], "since": 3},
     ),
     (topic.Waiting(3, 6), {"type": "waiting", "id": 3, "at": 6}),
     (topic.Detached(4), {"type": "detached", "id": 4}),

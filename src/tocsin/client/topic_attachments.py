@@ -15,6 +15,7 @@ from tocsin.client import topic_events as events
 from tocsin.client.timing import Jitter, Patience
 from tocsin.client.topic_connection import ClientConnection, Need, Role
 from tocsin.client.topic_early import EarlyAttaches
+from tocsin.client.topic_redirects import RedirectedReceiver, Redirects
 from tocsin.model.ids import TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
@@ -23,6 +24,8 @@ _LINGER_S = 1.0
 """How long a session stays at a working connection after the directory has named another home."""
 _RETRY_S = 0.2
 _UNUSED_S = 30.0
+_EDGE_FAILURES = 3
+"""After so many failed connections to an edge its receivers attach to the home."""
 
 
 @dataclass(slots=True)
@@ -31,6 +34,8 @@ class Home:
     epoch: int
     hinted: str | None = None
     """The address that a `moved` named; it counts until an attach there is refused, or a later epoch is known."""
+    edge: str | None = None
+    """The edge at which receivers attach, as the directory says or a `redirect` named it; None: at the home."""
 
     @property
     def best(self) -> str:
@@ -41,6 +46,7 @@ class Home:
 class Attachments:
     patience: Patience
     jitter: Jitter
+    run: int = 0
     homes: dict[TopicName, Home] = field(default_factory=dict)
     connections: dict[int, ClientConnection] = field(default_factory=dict)
     _by_address: dict[str, ClientConnection] = field(default_factory=dict)
@@ -56,6 +62,8 @@ class Attachments:
     _numbers: Iterator[int] = field(default_factory=lambda: count(1))
     early: EarlyAttaches = field(default_factory=EarlyAttaches)
     """Attaches at the targets of announced moves."""
+    redirects: Redirects = field(default_factory=Redirects)
+    """Receivers that change their edge."""
 
     # -- needs ---------------------------------------------------------------------------------------------------------
 
@@ -64,7 +72,10 @@ class Attachments:
 
     def release(self, topic: TopicName, role: Role) -> Iterator[events.Effect]:
         self._needs.pop((topic, role), None)
+        self._leave_s.pop((topic, role), None)
         self.early.attaches.pop((topic, role), None)
+        if role == "receive":
+            self.redirects.receivers.pop(topic, None)
         connection = self._where.pop((topic, role), None)
         at = None if connection is None else connection.attached.pop((topic, role), None)
         if connection is not None and at is not None and role == "receive":
@@ -88,10 +99,50 @@ class Attachments:
             if home is None or now_s < at_s:
                 continue
             early = self.early.attaches.get((topic, role))
+            address = self._address(home, role)
             if early is not None and early.address == home.best and early.request is not None:
                 early.released = True
-            elif (connection := self._ready_connection(home.best, now_s)) is not None:
+            elif (connection := self._ready_connection(address, now_s)) is not None:
                 yield connection, topic, role
+
+    def _address(self, home: Home, role: Role) -> str:
+        """Where to attach. An edge that does not answer again and again is left for the home: the directory has not
+        noticed that the edge is gone, or it is gone for this client alone."""
+        edge = home.edge if role == "receive" else None
+        return home.best if edge is None or self._failures.get(edge, 0) > _EDGE_FAILURES else edge
+
+    def due_redirects(self, now_s: float) -> Iterator[tuple[ClientConnection, TopicName]]:
+        """Receivers to attach now at another edge."""
+        self.redirects.forget_late(now_s)
+        for topic, redirected in list(self.redirects.receivers.items()):
+            waits = redirected.request is None
+            if waits and (connection := self._ready_connection(redirected.address, now_s)) is not None:
+                yield connection, topic
+
+    def requested_redirect(self, connection: ClientConnection, topic: TopicName) -> int:
+        number = next(self._numbers)
+        connection.requests[number] = (topic, "receive")
+        self.redirects.sent(topic, connection, number)
+        return number
+
+    def switch_edge(self, connection: ClientConnection, message: wire.ReceiverAttached) -> Iterator[events.Effect]:
+        """If this answers a redirect, receive at the new edge from now on and leave the former one."""
+        need = connection.requests.get(message.id)
+        redirected = None if need is None else self.redirects.takes(need[0], connection, message.id)
+        if need is None or redirected is None:
+            return
+        former = self._where.get(need)
+        if former is not None and former is not connection and (at := former.attached.pop(need, None)) is not None:
+            yield events.Send(former.number, wire.Detach(next(self._numbers), at))
+        self._where[need] = connection
+        self._needs.pop(need, None)
+        self._leave_s.pop(need, None)
+        self._prefer_edge(need[0], connection.address)
+
+    def _prefer_edge(self, topic: TopicName, address: str) -> None:
+        home = self.homes.get(topic)
+        if home is not None and home.best != address:
+            home.edge = address
 
     def due_early(self, now_s: float) -> Iterator[tuple[ClientConnection, TopicName, Role]]:
         """What to attach now at the target of an announced move."""
@@ -131,14 +182,19 @@ class Attachments:
 
     # -- homes ---------------------------------------------------------------------------------------------------------
 
-    def learn(self, topic: TopicName, epoch: int, address: str, now_s: float) -> None:
+    def learn(self, topic: TopicName, epoch: int, address: str, now_s: float, edge: str | None = None) -> None:
+        """The directory names the home, and the edge for receivers. A receiver that is attached stays at its edge."""
         home = self.homes.get(topic)
+        if home is not None:
+            home.edge = edge
         if home is not None and home.epoch >= epoch:
             return
-        self.homes[topic] = Home(address, epoch)
+        self.homes[topic] = Home(address, epoch, edge=edge)
         for role in ("send", "receive"):
             connection = self._where.get((topic, role))
-            if connection is not None and connection.address != address:
+            if connection is None or connection.address == address:
+                continue
+            if role == "send" or edge is None or home is None or connection.address in (home.address, home.hinted):
                 self._leave_s.setdefault((topic, role), now_s + _LINGER_S)
 
     def leave_late(self, now_s: float) -> None:
@@ -173,9 +229,21 @@ class Attachments:
             yield (*need, early.connection, early.held)
 
     def ended(self, connection: ClientConnection, topic: TopicName, now_s: float, after_s: float = _RETRY_S) -> None:
+        """The broker sends nothing more. A receiver that is being redirected goes to the new edge at once."""
+        redirected = self.redirects.receivers.get(topic)
+        if redirected is not None and redirected.source is connection:
+            self._follow_redirect(topic, redirected)
         for role in ("send", "receive"):
             if self._where.get((topic, role)) is connection:
                 self.again(topic, role, now_s, after_s)
+
+    def _follow_redirect(self, topic: TopicName, redirected: RedirectedReceiver) -> None:
+        """The former edge is lost: wait for the new one's answer, or attach there as to any edge."""
+        del self.redirects.receivers[topic]
+        self._prefer_edge(topic, redirected.address)
+        if redirected.connection is not None:
+            redirected.source.attached.pop((topic, "receive"), None)
+            self._where[topic, "receive"] = redirected.connection
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -183,7 +251,7 @@ class Attachments:
         connection = self.heard(number, now_s)
         if connection is not None:
             connection.opened_s = now_s
-            yield events.Send(number, wire.Login(next(self._numbers), token))
+            yield events.Send(number, wire.Login(next(self._numbers), token, self.run))
 
     def logged_in(self, connection: ClientConnection, message: wire.LoggedIn) -> None:
         connection.ready, connection.beat_s = True, message.beat_s
@@ -221,6 +289,10 @@ class Attachments:
         if connection is None:
             return
         self.early.lost(connection)
+        self.redirects.lost(connection)
+        for topic, redirected in list(self.redirects.receivers.items()):
+            if redirected.source is connection:
+                self._follow_redirect(topic, redirected)
         if self._by_address.get(connection.address) is connection:
             del self._by_address[connection.address]
         if connection.ready and not (connection.attached or connection.requests):
@@ -262,6 +334,8 @@ class Attachments:
 
     def refused(self, connection: ClientConnection, message: wire.Refused, now_s: float) -> Need | None:
         need = connection.requests.pop(message.id, None)
+        if need is not None and need[1] == "receive" and self.redirects.takes(need[0], connection, message.id):
+            return None  # stay at the present edge
         if need is None or self.early.refused(need, message.id) or self._where.get(need) is not connection:
             return None
         home = self.homes.get(need[0])

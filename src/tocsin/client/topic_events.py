@@ -47,7 +47,15 @@ class TopicFailure:
     message: str
 
 
-Item = TopicMessage | TopicGap | TopicFailure
+@dataclass(frozen=True, slots=True)
+class TopicFrame:
+    """For relays: what a home sent, with its positions. Applications never get it."""
+
+    topic: TopicName
+    message: wire.ReceiverAttached | wire.Messages | wire.Gap
+
+
+Item = TopicMessage | TopicGap | TopicFailure | TopicFrame
 
 # -- events ------------------------------------------------------------------------------------------------------------
 

@@ -25,13 +25,23 @@ class ReceiverState:
     """The position of the last message, or before the first one; None before the first attach."""
     seen: dict[int, int] = field(default_factory=dict)
     """Publisher → its last number."""
+    asked: Position | None = None
+    """The position in the last request."""
 
     def request(self, number: int, *, early: bool = False) -> wire.AttachReceiver:
+        self.asked = self.after
         after = None if self.after is None else (self.after.epoch, self.after.sequence)
         return wire.AttachReceiver(number, self.topic, after, early)
 
     def attached(self, answer: wire.ReceiverAttached) -> list[Item]:
         before, self.after = self.after, Position(answer.epoch, answer.sequence)
+        if before is not None and before != self.asked:
+            # Another edge has gone on sending since the request.
+            if before.epoch >= (answer.since or before.epoch + 1) and before.sequence >= answer.sequence:
+                self.after = Position(max(before.epoch, answer.epoch), before.sequence)
+                return []
+            if answer.missed is not None:
+                return [TopicGap(self.topic, before.epoch, before.sequence + 1, None)]
         if answer.missed is not None:
             return [TopicGap(self.topic, *answer.missed, None)]
         if before is not None and before.sequence < answer.sequence:

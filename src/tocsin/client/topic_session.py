@@ -7,7 +7,7 @@ survive a change of home; `topic_attachments` holds connections and attachments.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tocsin.client import topic_events as events
 from tocsin.client.timing import Jitter, Patience
@@ -39,14 +39,18 @@ class TopicSession:
         prompt: bool = True,
         agent: ClientAgent | None = None,
         rater: Rater | None = None,
+        make_receiver: Callable[[TopicName, Position | None], ReceiverState] = ReceiverState,
     ) -> None:
-        """`run` is a random number below 2**53 that no other run of a program has. `prompt`: see `AttachSender`."""
+        """`run` is a random number below 2**53 that no other run of a program has. `prompt`: see `AttachSender`.
+
+        `make_receiver` makes the state of a received topic; an edge that relays topics has another one."""
         self.agent = agent
         self.limits = PublishLimits()
         self._rater = rater
-        self._run = run
+        self.run = run
         self._prompt = prompt
-        self._homes = Attachments(patience or Patience(), jitter)
+        self._homes = Attachments(patience or Patience(), jitter, run)
+        self._make_receiver = make_receiver
         self.senders: dict[TopicName, SenderState] = {}
         self.receivers: dict[TopicName, ReceiverState] = {}
         self._patterns: dict[int, str] = {}
@@ -54,18 +58,26 @@ class TopicSession:
         """Subscription → topics it waits for; None before the directory has answered."""
         self._begun_epoch: dict[int, int] = {}
         """Subscription → last epoch when it began: topics created later are received from their first message."""
+        self._matching: dict[TopicName, list[int]] = {}
+        """Topic → the subscriptions that match it, as far as they were looked up."""
         self._after: dict[int, Position] = {}
         """Subscription → the position behind which it begins."""
         self._interest_changed = False
         """True if the session must ask the directory for other topics."""
         self._unsent: dict[TopicName, SenderState] = {}
         """Senders with messages of this turn."""
-        self._token = ""
+        self.token = ""
+        """For the homes; the coordinator has given it."""
 
     @property
     def homes(self) -> Mapping[TopicName, Home]:
         """The known homes of topics."""
         return self._homes.homes
+
+    def receives_at(self, topic: TopicName) -> str | None:
+        """The address of the broker that sends the topic; None while the receiver is not attached."""
+        attached = self._homes.attached(topic, "receive")
+        return None if attached is None else attached[0].address
 
     def requested_topic(self, connection: int, request: int) -> TopicName | None:
         """The topic of an attach that has no answer yet; for simulations."""
@@ -93,6 +105,7 @@ class TopicSession:
                 yield from self._send_all(unsent, now_s)
             case events.SubscribeRequested(subscription, pattern, after):
                 self._patterns[subscription] = pattern
+                self._matching.clear()
                 if after is not None:
                     self._after[subscription] = after
                 self._unready[subscription] = None
@@ -102,7 +115,7 @@ class TopicSession:
             case events.DirectoryReceived(answer, receive):
                 yield from self._learn(answer, receive, now_s)
             case events.ConnectionOpened(number):
-                yield from self._homes.opened(number, self._token, now_s)
+                yield from self._homes.opened(number, self.token, now_s)
             case events.ConnectionLost(number):
                 self._homes.lost(number, now_s)
             case events.MessageReceived(number, message):
@@ -110,7 +123,7 @@ class TopicSession:
                 if connection is not None:
                     yield from self._receive(connection, message, now_s)
             case events.LandmarksReceived(token, addresses):
-                self._token = token
+                self.token = token
                 for address in addresses:
                     self._homes.visit(address, now_s)
             case events.GatewayChanged(address):
@@ -130,7 +143,7 @@ class TopicSession:
 
     def _keep_gateway(self, now_s: float) -> None:
         """Stay connected to the gateway of a mobile client, once the coordinator has given a token."""
-        if self.agent is not None and self.agent.gateway is not None and self._token:
+        if self.agent is not None and self.agent.gateway is not None and self.token:
             self._homes.keep(self.agent.gateway, now_s)
 
     # -- interest ------------------------------------------------------------------------------------------------------
@@ -153,6 +166,7 @@ class TopicSession:
     def _unsubscribe(self, subscription: int) -> Iterator[Effect]:
         self._interest_changed = True
         self._patterns.pop(subscription, None)
+        self._matching.clear()
         self._unready.pop(subscription, None)
         self._begun_epoch.pop(subscription, None)
         self._after.pop(subscription, None)
@@ -161,18 +175,20 @@ class TopicSession:
             yield from self._homes.release(topic, "receive")
 
     def _subscriptions(self, topic: TopicName) -> list[int]:
-        return [number for number, pattern in self._patterns.items() if matches(pattern, topic)]
+        if topic not in self._matching:
+            self._matching[topic] = [number for number, pattern in self._patterns.items() if matches(pattern, topic)]
+        return self._matching[topic]
 
     # -- the directory -------------------------------------------------------------------------------------------------
 
     def _learn(self, answer: WatchAnswer, receive: Iterable[str], now_s: float) -> Iterator[Effect]:
-        self._token = answer.token
+        self.token = answer.token
         for topic, refusal in answer.refused.items():
             if topic in self.senders:
                 yield from self._drop_sender(topic, refusal.code, refusal.message)
         for entry in answer.topics:
             if entry.address is not None:
-                self._homes.learn(entry.topic, entry.epoch, entry.address, now_s)
+                self._homes.learn(entry.topic, entry.epoch, entry.address, now_s, entry.receive_at)
         for subscription, pattern in self._patterns.items():
             if pattern in receive:
                 yield from self._learn_matches(subscription, pattern, answer)
@@ -183,7 +199,7 @@ class TopicSession:
         for entry in matching:
             if entry.topic not in self.receivers:
                 after = self._after.get(subscription) or first_position(entry, begun)
-                self.receivers[entry.topic] = ReceiverState(entry.topic, after)
+                self.receivers[entry.topic] = self._make_receiver(entry.topic, after)
                 self._homes.need(entry.topic, "receive")
         if self._unready.get(subscription, set()) is None:
             waits_for = {entry.topic for entry in matching if not self._homes.is_attached(entry.topic, "receive")}
@@ -207,10 +223,13 @@ class TopicSession:
             else:
                 sender = self.senders[topic]
                 sender.restart()
-                request = wire.AttachSender(number, topic, self._run, sender.first_number, self._prompt)
+                request = wire.AttachSender(number, topic, self.run, sender.first_number, self._prompt)
             yield events.Send(connection.number, request)
         for target, topic, role in self._homes.due_early(now_s):
             yield events.Send(target.number, self._early_request(target, topic, role))
+        for edge, topic in self._homes.due_redirects(now_s):
+            number = self._homes.requested_redirect(edge, topic)
+            yield events.Send(edge.number, self.receivers[topic].request(number))
         for topic, role, target, held in self._homes.switched():
             if role == "send":
                 self.senders[topic].restart()
@@ -223,7 +242,7 @@ class TopicSession:
         number = self._homes.requested_early(target, topic, role)
         if role == "receive":
             return self.receivers[topic].request(number, early=True)
-        return wire.AttachSender(number, topic, self._run, self.senders[topic].first_number, self._prompt)
+        return wire.AttachSender(number, topic, self.run, self.senders[topic].first_number, self._prompt)
 
     def _send_all(self, senders: Mapping[TopicName, SenderState], now_s: float) -> Iterator[Effect]:
         for topic, sender in senders.items():
@@ -278,6 +297,8 @@ class TopicSession:
                 yield from self._homes.early.waits(connection, message)
             case wire.Moving(at, topic, _, address):
                 yield from self._homes.early.announced(connection, topic, at, address)
+            case wire.Redirect():
+                self._homes.redirects.ordered(connection, message, now_s)
             case wire.Moved(_, topic, _, address):
                 self._homes.moved(connection, topic, address)
             case wire.Limit(at, per_s):
@@ -306,8 +327,10 @@ class TopicSession:
     def _on_receiver_attached(
         self, connection: ClientConnection, message: wire.ReceiverAttached, now_s: float
     ) -> Iterator[Effect]:
+        yield from self._homes.switch_edge(connection, message)
         topic = self._homes.answered(connection, message.id, message.at, now_s)
         if topic is None or topic not in self.receivers:
+            yield events.Send(connection.number, wire.Detach(0, message.at))
             return
         yield from self._deliver(topic, self.receivers[topic].attached(message))
         yield from self._stop_waiting_for(topic)

@@ -40,6 +40,7 @@ from tocsin.client.topic_events import (
     Settle,
     SubscribeRequested,
     TopicFailure,
+    TopicFrame,
     TopicGap,
     TopicMessage,
     UnsubscribeRequested,
@@ -182,6 +183,11 @@ class Topics:
         self._driver.handle(SubscribeRequested(number, pattern, after))
         return subscription
 
+    @property
+    def run(self) -> int:
+        """This run of the program, as brokers know it: the receiver is `<user>/<run>` in the plans of a site."""
+        return self._session.run
+
     def home(self, topic: str) -> str | None:
         """The address of the topic's home, as far as this client knows."""
         home = self._session.homes.get(TopicName(topic))
@@ -220,6 +226,10 @@ class Topics:
         another network: homes learn it at once, and the topics of the client can follow it.
         """
         self._driver.handle(GatewayChanged(address))
+
+    def receives_at(self, topic: str) -> str | None:
+        """The address of the broker that sends the topic to this client now; None while none does."""
+        return self._session.receives_at(TopicName(topic))
 
     def break_connections(self) -> None:
         """Break the connections as a failing network does, for tests."""
@@ -322,6 +332,7 @@ class TopicSubscription:
         self._topics._take(1)
         if isinstance(item, TopicFailure):
             raise error_for(item.code, f"{item.topic}: {item.message}")
+        assert not isinstance(item, TopicFrame), "only relays get frames"
         if isinstance(item, TopicMessage) and item.data.startswith(MARK):
             data, properties = unwrapped(item.data)
             return replace(item, data=data, properties=properties)

@@ -22,6 +22,7 @@ from tocsin.coordinator import (
     sessions,
     site_capacity,
     storage,
+    topic_edges,
     topic_homes,
     topic_moves,
     topic_reports,
@@ -71,6 +72,8 @@ class Coordinator:
         self.topic_control = TopicControl()
         self.site_control = SiteControl(rules, self.site_loads)
         self.site_congestion = SiteCongestion(self.site_loads)
+        self.topic_edges = topic_edges.TopicEdges()
+        self.topic_edges.report, self.topic_edges.topics = self.site_loads.report, self.site_loads.topics
         self.planning = Planning(self.arbiter, planners or {}, json.loads(facts.get("policy_memory", "{}")))
         self._announced_generation = 0
 
@@ -98,7 +101,10 @@ class Coordinator:
                 liveness.finish_dismissal(turn, name)
             case _:
                 turn.do(AnswerRequest(event.ask, self._answer(turn, event)))
-        if self.registry.generation != self._announced_generation:
+        changed = self.registry.generation != self._announced_generation
+        if changed or self.registry.topics.without_edge or isinstance(event, events.Ticked):
+            self.topic_edges.check(turn)
+        if changed:
             self._announced_generation = self.registry.generation
             liveness.announce_accepting(turn)
         return turn.effects
@@ -197,6 +203,8 @@ class Coordinator:
                 return topic_homes.delete_topic(turn, topic)
             case events.TopicMoveOrdered():
                 return topic_moves.order_move(turn, request)
+            case events.ReceiversRedirected():
+                return topic_edges.redirect(turn, request)
             case events.PlacementChosen():
                 self.rules = choose_placement(turn, request)
                 return True

@@ -210,6 +210,18 @@ class TopicMoveOrdered:
     reason: str = "asked for"
 
 
+@dataclass(frozen=True, slots=True)
+class ReceiversRedirected:
+    """Send receivers of a topic from one edge to another. Answer: True when the edges have been told."""
+
+    ask: int
+    topic: TopicName
+    source: BrokerId
+    target: BrokerId
+    clients: tuple[str, ...] = ()
+    """As in `wire.site_link`; none for all."""
+
+
 Request = (
     UserRegistered
     | BrokerRequested
@@ -225,5 +237,6 @@ Request = (
     | TopicsUsed
     | TopicDeleted
     | TopicMoveOrdered
+    | ReceiversRedirected
 )
 Event = Ticked | LinkMessageReceived | LinkClosed | BrokerReleased | Request

@@ -198,6 +198,7 @@ def check(turn: Turn) -> None:
     topic_moves.check_deadlines(turn)
     topic_moves.start_queued(turn)
     topic_moves.drain(turn)
+    topic_moves.return_to_heads(turn)
     topic_moves.replace_dead_replicas(turn)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tocsin.coordinator.effects import RequestRejection
 from tocsin.coordinator.records import BrokerRecord
-from tocsin.coordinator.topic_placing import choose_home, holder_of, lease_holds, may_follow, may_host
+from tocsin.coordinator.topic_placing import choose_home, holder_of, lease_holds, may_follow, may_host, may_stand_in
 from tocsin.coordinator.topic_records import Election, TopicLog, TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
@@ -58,7 +58,8 @@ def choose_replicas(turn: Turn, record: TopicRecord, persistence: Persistence) -
         return RequestRejection(Code.BAD_REQUEST, problem)
     chosen: list[BrokerId] = []
     while len(chosen) < persistence.replicas:
-        broker = choose_home(turn, record, chosen) or choose_home(turn, record, chosen, may_follow)
+        ways = (may_host, may_stand_in, may_follow)
+        broker = next((found for may in ways if (found := choose_home(turn, record, chosen, may)) is not None), None)
         if broker is None:
             message = f"REPLICAS {persistence.replicas} needs as many brokers; {len(chosen)} can host topics now"
             return RequestRejection(Code.NOT_READY, message, retry_after_s=1.0)

@@ -26,6 +26,7 @@ from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
 from tocsin.model.trace import Kind
 from tocsin.wire.errors import Code
+from tocsin.wire.site_link import Role
 from tocsin.wire.topic_link import (
     CopyTopic,
     KeepTopic,
@@ -283,6 +284,24 @@ def drain(turn: Turn) -> None:
             target = _drain_target(turn, record, broker.id) if waits else None
             if target is not None:
                 start(turn, record, target, f"{broker.id} drains")
+
+
+def return_to_heads(turn: Turn) -> None:
+    """Move topics from edges, which were their homes while no head was alive, to a head that can be the home again."""
+    if not turn.registry.heads:
+        return
+    topics = turn.registry.topics
+    for holder in list(topics.held):
+        broker = turn.registry.brokers.get(holder[0])
+        if broker is None or broker.role is not Role.EDGE or may_host(turn, broker):
+            continue
+        for record in topics.records_of(holder):
+            if not _has_room(turn):
+                return
+            waits = record.move is None and record.name not in topics.queued and turn.now_s >= record.not_before_s
+            target = choose_home(turn, record, {broker.id}) if waits else None
+            if target is not None and target.role is Role.HEAD:
+                start(turn, record, target, f"{target.id} is a head, {broker.id} is an edge")
 
 
 def _drain_target(turn: Turn, record: TopicRecord, source: BrokerId) -> BrokerRecord | None:

@@ -13,6 +13,7 @@ from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
 from tocsin.policies.balance.placement import BrokerChoice, Newcomer, place
 from tocsin.policies.balance.settings import PlacementPolicy
+from tocsin.wire.site_link import Role
 
 
 def holder_of(broker: BrokerRecord) -> Holder:
@@ -24,14 +25,30 @@ def lease_holds(turn: Turn, broker: BrokerRecord) -> bool:
 
 
 def may_host(turn: Turn, broker: BrokerRecord) -> bool:
-    """True if the broker can be the home of a topic: it is linked, accepts work and holds a lease."""
+    """True if the broker can be the home of a topic: it is linked, accepts work and holds a lease, and its role permits
+    it. In a site homes are heads, and edges with `standby` while no head can be one."""
+    if not _is_able(turn, broker):
+        return False
+    if broker.role is Role.EDGE:
+        return broker.standby and not any(_is_able(turn, turn.registry.brokers[head]) for head in turn.registry.heads)
+    return broker.role is Role.HEAD or not turn.registry.heads
+
+
+def may_stand_in(turn: Turn, broker: BrokerRecord) -> bool:
+    """True if the broker could be a home when the heads have failed: the followers of a persistent topic are such
+    brokers, as far as there are enough."""
+    return (broker.role is not Role.EDGE or broker.standby) and _is_able(turn, broker)
+
+
+def _is_able(turn: Turn, broker: BrokerRecord) -> bool:
     return broker.topics and broker.linked and turn.registry.accepting(broker) and lease_holds(turn, broker)
 
 
 def may_follow(turn: Turn, broker: BrokerRecord) -> bool:
-    """True if the broker can keep a topic's log. On probation it can: an untrusted replica is better than none."""
+    """True if the broker can keep a topic's log, whatever its role. On probation it can: an untrusted replica is better
+    than none."""
     on_probation = broker.health is Health.PROBATION and not broker.draining
-    return may_host(turn, broker) or (broker.topics and broker.linked and on_probation and lease_holds(turn, broker))
+    return _is_able(turn, broker) or (broker.topics and broker.linked and on_probation and lease_holds(turn, broker))
 
 
 def choose_home(

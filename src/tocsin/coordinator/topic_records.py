@@ -152,6 +152,8 @@ class TopicRegistry:
     held: dict[Holder, dict[TopicName, None]] = field(default_factory=dict)
     unassigned: dict[TopicName, None] = field(default_factory=dict)
     """Topics without a home."""
+    without_edge: dict[TopicName, None] = field(default_factory=dict)
+    """New topics, for which no edge was chosen yet."""
     logged: dict[TopicName, None] = field(default_factory=dict)
     """Persistent topics."""
     moving: dict[TopicName, TopicMove] = field(default_factory=dict)
@@ -182,6 +184,7 @@ class TopicRegistry:
 
     def add(self, record: TopicRecord) -> None:
         self.topics[record.name] = record
+        self.without_edge[record.name] = None
         if record.made_by is not None:
             self.made_by[record.made_by] = self.made_by.get(record.made_by, 0) + 1
         if record.log is not None:
@@ -191,6 +194,7 @@ class TopicRegistry:
     def remove(self, record: TopicRecord) -> None:
         self._leave(record)
         self.unassigned.pop(record.name, None)
+        self.without_edge.pop(record.name, None)
         self.moving.pop(record.name, None)
         self.queued.pop(record.name, None)
         self.logged.pop(record.name, None)

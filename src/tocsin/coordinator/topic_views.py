@@ -8,8 +8,11 @@ from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.wire.topic_directory import TopicEntry
 
 
-def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True, latency: bool = False) -> TopicEntry:
-    """`latency`: with the figure that changes all the time; a watch would never end with it."""
+def topic_entry(
+    registry: Registry, record: TopicRecord, *, receive: bool = True, latency: bool = False, edge: bool = False
+) -> TopicEntry:
+    """`latency`: with the figure that changes all the time; a watch would never end with it. `edge`: with the edge for
+    new receivers."""
     broker, move = registry.broker(record.home), record.move
     log = record.log
     return TopicEntry(
@@ -31,6 +34,7 @@ def topic_entry(registry: Registry, record: TopicRecord, *, receive: bool = True
         record.reported.worst_s if latency and record.reported is not None else None,
         record.shortfall if latency else None,
         str(move.step) if latency and move is not None else None,
+        record.receive_at[1] if edge and receive and record.receive_at is not None else None,
         delay_s=record.delay_s,
         protected_per_s=record.protected_per_s,
     )

@@ -161,6 +161,8 @@ class ReceiverAttached(ToClientMessage, tag="receiver_attached"):
     sequence: int
     missed: tuple[int, int] | None = None
     """(epoch, first sequence): messages of an earlier epoch from there on may be lost. How many is not known."""
+    since: int = 0
+    """The sequence has continued without a gap since this epoch; 0 if that is not said."""
 
 
 class Waiting(ToClientMessage, tag="waiting"):

@@ -50,6 +50,16 @@ class MoveRequest(msgspec.Struct):
     target: str
 
 
+class RedirectRequest(msgspec.Struct):
+    """Send receivers of a topic from one edge of a site to another."""
+
+    topic: str
+    source: str
+    target: str
+    clients: list[str] = []
+    """`<user>/<run>`; none for all."""
+
+
 class WatchRequest(msgspec.Struct):
     send: Annotated[list[TopicName], msgspec.Meta(max_length=MOST_NAMES)] = []
     """Topics to publish to. A topic that does not exist is created, where a prefix allows it."""

@@ -18,7 +18,7 @@ def test_new_receiver_starts_with_the_next_message() -> None:
     receiver = bench.receiver()
     bench.publish(sender, 2, b"b")
     attached, *_ = bench.got[receiver]
-    assert attached == wire.ReceiverAttached(2, 1, 1, 1)
+    assert attached == wire.ReceiverAttached(2, 1, 1, 1, since=1)
     assert bench.data(receiver) == [b"b"]
 
 
@@ -42,7 +42,7 @@ def test_position_of_an_earlier_epoch_gives_a_gap_of_unknown_length() -> None:
     bench = HomeBench(T, epoch=6)
     bench.publish(bench.sender(), 1, b"a")
     attached, messages = bench.take(bench.receiver(after=(5, 17)))
-    assert attached == wire.ReceiverAttached(2, 1, 6, 0, missed=(5, 18))
+    assert attached == wire.ReceiverAttached(2, 1, 6, 0, missed=(5, 18), since=6)
     assert isinstance(messages, wire.Messages)
     assert (messages.epoch, messages.sequence) == (6, 1)
 

@@ -199,7 +199,7 @@ def test_target_opens_with_the_state_and_accepts_messages_that_waited() -> None:
     hand_over(bench)
     assert bench.reports[-1] == topic_link.TopicOpened(T, 2)
     attached, messages = bench.take(early)
-    assert attached == wire.ReceiverAttached(1, 1, 2, 7)
+    assert attached == wire.ReceiverAttached(1, 1, 2, 7, since=1)
     assert isinstance(messages, wire.Messages)
     assert (messages.sequence, messages.messages[0][2]) == (8, b"a")
     assert [type(message) for message in bench.take(sender)] == [wire.SenderAttached, wire.Acknowledged]

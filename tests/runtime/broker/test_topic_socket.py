@@ -94,7 +94,7 @@ def test_published_messages_arrive_in_both_encodings(tmp_path: Path, msgpack: bo
             connected(broker, msgpack=msgpack) as receiver,
         ):
             attached = await receiver.ask(wire.AttachReceiver(2, T))
-            assert attached == wire.ReceiverAttached(2, 1, 1, 0)
+            assert attached == wire.ReceiverAttached(2, 1, 1, 0, since=1)
             assert await sender.ask(wire.AttachSender(2, T, 7)) == wire.SenderAttached(2, 1, 1)
             assert await sender.ask(wire.Publish(1, 1, [b"a", b"\xff\x00"])) == wire.Acknowledged(1, 2)
             messages = await receiver.receive()

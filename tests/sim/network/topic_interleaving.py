@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from tests.sim.network.interleaving import Action, RandomSteps
@@ -16,6 +16,7 @@ from tocsin.sim.kernel import Kernel
 from tocsin.sim.network.topic_broker import Accepted
 from tocsin.sim.network.topic_client import SimulatedTopicClient
 from tocsin.sim.network.topic_network import SimulatedTopicNetwork
+from tocsin.wire.site_link import Role
 
 TOPICS = [TopicName("swarm/1"), TopicName("swarm/2")]
 BROKERS = ["b0", "b1", "b2"]
@@ -34,13 +35,15 @@ class Interleaving:
         brokers: list[str] = BROKERS,
         retain: int = 1_000_000,
         workflow: TopicWorkflow = TopicWorkflow.TOCSIN,
+        roles: Mapping[str, Role] = {},
+        recent_bytes: int | None = None,
     ) -> None:
         kernel = Kernel(seed)
         self.rng = kernel.stream("faults")
         self.brokers = brokers
-        limits = TopicLimits(topic_recent_bytes=int(self.rng.choice((40, 100_000))))
+        limits = TopicLimits(topic_recent_bytes=recent_bytes or int(self.rng.choice((40, 100_000))))
         rules = replace(RULES, topic_workflow=workflow)
-        self.network = SimulatedTopicNetwork(kernel, brokers, rules, limits, retain)
+        self.network = SimulatedTopicNetwork(kernel, brokers, rules, limits, retain, roles)
         self.steps = RandomSteps(kernel, self.network, 1.5, (0.02, 0.2))
         self.publishers = [self.network.add_client(f"p{number}") for number in range(2)]
         self.subscribers = [self.network.add_client(f"s{number}") for number in range(2)]

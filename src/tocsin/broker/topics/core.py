@@ -5,6 +5,7 @@
     client_coordinates          where clients are       limiting     congested sites: limits of publishers
     rating      what receivers think of publishers
     replication persistent topics: log, followers       following    this broker as a follower
+    relaying    topics that this edge passes on         redirecting  receivers that move between edges
 
 `now_s` must come from a clock that goes on while the process is stopped and while the machine sleeps: the lease depends
 on it.
@@ -27,10 +28,12 @@ from tocsin.broker.topics.ownership import Ownership
 from tocsin.broker.topics.publishing import Publishing
 from tocsin.broker.topics.rating import Rating
 from tocsin.broker.topics.recording import Recording
+from tocsin.broker.topics.relaying import Relaying
 from tocsin.model.ids import BrokerId
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
+from tocsin.wire.site_link import Role
 from tocsin.wire.topic_log import HandOver
 
 _FLUSH = RequestFlush()
@@ -42,19 +45,20 @@ _MOST_WAITING = 100_000
 
 
 class TopicHomes:
-    def __init__(self, broker: BrokerId, limits: TopicLimits) -> None:
+    def __init__(self, broker: BrokerId, limits: TopicLimits, role: Role = Role.PLAIN) -> None:
         self.state = TopicsState(broker, limits)
         self.limiting = Limiting(self.state)
         self.rating = Rating(self.state)
         self._publishing = Publishing(self.state, self.limiting)
         self._delivery = Delivery(self.state)
+        self.relaying = Relaying(self.state, self._delivery, on=role is Role.EDGE)
         self.clients = ClientCoordinates(self.state)
         self._ownership = Ownership(self.state, self._delivery, self._carry_out)
         self._recording = self._ownership.recording
         self._handlers: dict[type, Callable[[Any], None]] = {
             events.ConnectionOpened: self._on_opened,
             events.ConnectionLost: lambda event: self._forget(event.connection),
-            events.ConnectionBlocked: self._with_connection(self._delivery.on_blocked),
+            events.ConnectionBlocked: self._with_connection(self._on_blocked),
             events.ConnectionDrained: self._with_connection(self._delivery.on_drained),
             events.ConnectionRevoked: self._on_revoked,
             events.RequestReceived: self._on_request,
@@ -75,6 +79,13 @@ class TopicHomes:
             events.ReplicaLost: lambda event: self._ownership.on_replica_connection(event.broker, event.reason),
             events.ReplicaAnswered: self._ownership.replication.on_answer,
             events.HomeMessageReceived: self._on_home_message,
+            events.SiteMessageReceived: self.relaying.on_site_message,
+            events.RelayAnswered: self.relaying.on_answered,
+            events.RelayReceived: self.relaying.on_received,
+            events.RelayGap: self.relaying.on_gap,
+            events.RelayRefused: self.relaying.on_refused,
+            events.OlderReceived: self.relaying.older.on_received,
+            events.OlderFailed: self.relaying.older.on_failed,
             events.RecordsStored: self.recording.on_stored,
             events.RecordedUpto: self.recording.on_upto,
             events.RecordsRefused: self.recording.on_refused,
@@ -125,10 +136,15 @@ class TopicHomes:
         connection = self.state.connections.pop(identity, None)
         if connection is None:
             return
-        for name in list(connection.receiving):
-            self._delivery.detach(connection, self.state.topics[name])
+        for topic in list(connection.receiving.values()):
+            self._delivery.detach(connection, topic)
+            self.relaying.detached(connection, topic, gone=True)
         for name in connection.senders:
             self.state.topics[name].senders.pop(identity, None)
+
+    def _on_blocked(self, connection: Connection) -> None:
+        self._delivery.on_blocked(connection)
+        self.relaying.on_blocked(connection)
 
     def _on_revoked(self, event: events.ConnectionRevoked) -> None:
         self._end(event.connection, "revoked", "the token was revoked", reconnect=False)
@@ -159,6 +175,7 @@ class TopicHomes:
                 topic = self.state.by_number.get(at)
                 if topic is not None:
                     self._delivery.detach(connection, topic)
+                    self.relaying.detached(connection, topic, gone=False)
                 self.state.send(connection, wire.Detached(number))
             case wire.Ping(number):
                 self.state.send(connection, wire.Pong(number))
@@ -193,12 +210,14 @@ class TopicHomes:
     def _attach(self, connection: Connection, request: wire.AttachSender | wire.AttachReceiver) -> None:
         state = self.state
         topic = state.topics.get(request.topic)
-        if topic is None or topic.phase is Phase.STOPPED:
+        if isinstance(request, wire.AttachReceiver) and self.relaying.serves(request, topic):
+            if self._has_room(connection, request):
+                self.relaying.attach(connection, request)
+        elif topic is None or topic.phase is Phase.STOPPED:
             message = "this broker is not the home of this topic; look the home up"
             state.refuse(connection, request.id, Code.NOT_HOME, message, _RETRY_S)
-        elif len(connection.senders) + len(connection.receiving) >= state.limits.topic_attachments:
-            message = f"at most {state.limits.topic_attachments:,} topics on one connection"
-            state.refuse(connection, request.id, Code.TOO_MANY, message)
+        elif not self._has_room(connection, request):
+            return
         elif topic.phase is Phase.PREPARED and len(topic.waiting) >= _MOST_WAITING:
             state.refuse(connection, request.id, Code.NOT_READY, "too many clients wait for this topic", _RETRY_S)
         elif topic.phase is Phase.PREPARED:
@@ -209,6 +228,14 @@ class TopicHomes:
             state.refuse(connection, request.id, Code.NOT_READY, message, _RETRY_S)
         else:
             self._carry_out(connection, topic, request)
+
+    def _has_room(self, connection: Connection, request: wire.AttachSender | wire.AttachReceiver) -> bool:
+        """True if the connection may have another attachment; else the request is refused."""
+        most = self.state.limits.topic_attachments
+        if len(connection.senders) + len(connection.receiving) < most:
+            return True
+        self.state.refuse(connection, request.id, Code.TOO_MANY, f"at most {most:,} topics on one connection")
+        return False
 
     def _keep_waiting(self, connection: Connection, topic: HostedTopic, request: wire.Publish) -> None:
         """A sender knows before this broker does that the source has handed the topic over."""
@@ -280,6 +307,7 @@ class TopicHomes:
         self.clients.tick()
         self.limiting.tick()
         self.rating.tick()
+        self.relaying.tick()
         quiet_s = state.limits.topic_beat_s / 2
         quiet = [c.id for c in state.connections.values() if not c.blocked and state.now_s - c.heard_s >= quiet_s]
         state.send_to_all(quiet, wire.Beat())

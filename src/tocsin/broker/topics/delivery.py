@@ -9,18 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Protocol
 
 from tocsin.broker.topics.effects import AwaitDrain, ReadLog
 from tocsin.broker.topics.events import ConnectionId, LogRead
-from tocsin.broker.topics.hosted import PIECE_BYTES, Connection, HostedTopic, TopicsState
+from tocsin.broker.topics.hosted import PIECE_BYTES, RELAYED, Connection, HostedTopic, TopicsState
 from tocsin.model.permission import RECEIVE, permits_topic
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
 
 
+class RelayedReceivers(Protocol):
+    """What the relay of topics does for their receivers."""
+
+    def needs_older(self, connection: Connection, topic: HostedTopic, position: int) -> None:
+        """The receiver needs messages that this edge does not keep: fetch them from the home."""
+
+    def caught_up(self, connection: Connection, topic: HostedTopic) -> None: ...
+
+
 class Delivery:
     def __init__(self, state: TopicsState) -> None:
         self._state = state
+        self.relays: RelayedReceivers | None = None
+        """Set if this broker relays topics."""
 
     # -- attach --------------------------------------------------------------------------------------------------------
 
@@ -29,7 +41,7 @@ class Delivery:
             self._state.forbid(connection, request.id, RECEIVE, topic.name)
             return
         self.flush_topic(topic)
-        self.detach(connection, topic)
+        self.detach(connection, connection.receiving.get(topic.name, topic))
         after = request.after
         if after is not None and after[0] > topic.epoch:
             message = "this broker was the home before that position: look the home up"
@@ -42,15 +54,17 @@ class Delivery:
         position, missed = _start(topic, after)
         if request.early:
             position = max(position, topic.base)
-        connection.receiving[topic.name] = None
-        self._state.send(connection, wire.ReceiverAttached(request.id, topic.at, topic.epoch, position, missed))
+        connection.receiving[topic.name] = topic
+        where = (topic.epoch, position, missed, topic.since)
+        self._state.send(connection, wire.ReceiverAttached(request.id, topic.at, *where))
         topic.lagging[connection.id] = position
-        self._catch_up(connection, topic)
+        self.catch_up(connection, topic)
 
     def detach(self, connection: Connection, topic: HostedTopic) -> None:
         topic.live.pop(connection.id, None)
         topic.lagging.pop(connection.id, None)
-        connection.receiving.pop(topic.name, None)
+        if connection.receiving.get(topic.name) is topic:
+            del connection.receiving[topic.name]
 
     # -- fan-out -------------------------------------------------------------------------------------------------------
 
@@ -63,8 +77,7 @@ class Delivery:
             state.dirty.clear()
         if state.acknowledge:
             self._acknowledge(state.acknowledge)
-        if state.recent_bytes > state.limits.topic_recent_bytes:
-            self._trim()
+        self.trim()
 
     def acknowledge_later(self) -> None:
         """Acknowledge the messages of senders that do not wait for it."""
@@ -109,7 +122,7 @@ class Delivery:
                 self._state.fan_out(topic.live, message)
                 start, size_bytes = end, 0
 
-    def _trim(self) -> None:
+    def trim(self) -> None:
         """Forget the oldest messages of all topics beyond `topic_recent_bytes`."""
         state = self._state
         while state.recent_bytes > state.limits.topic_recent_bytes:
@@ -120,21 +133,19 @@ class Delivery:
 
     def on_blocked(self, connection: Connection) -> None:
         connection.blocked = True
-        for name in connection.receiving:
-            topic = self._state.topics[name]
+        for topic in connection.receiving.values():
             if connection.id in topic.live:
                 del topic.live[connection.id]
                 topic.lagging[connection.id] = topic.sent
 
     def on_drained(self, connection: Connection) -> None:
         connection.blocked = False
-        for name in connection.receiving:
-            topic = self._state.topics[name]
-            if connection.id in topic.lagging and not self._catch_up(connection, topic):
+        for topic in connection.receiving.values():
+            if connection.id in topic.lagging and not self.catch_up(connection, topic):
                 return
 
-    def _catch_up(self, connection: Connection, topic: HostedTopic) -> bool:
-        """Send one piece of the recent messages. Returns True if the receiver is live now."""
+    def catch_up(self, connection: Connection, topic: HostedTopic) -> bool:
+        """Send one piece of the recent messages. Returns True if the receiver is live now, or waits for the home."""
         if connection.blocked:
             return False
         position = topic.lagging[connection.id]
@@ -142,20 +153,26 @@ class Delivery:
         if position < oldest and topic.log is not None:
             self._read_log(connection, topic, position)
             return False
+        if position < oldest and self.relays is not None and topic.phase is RELAYED:
+            self.relays.needs_older(connection, topic, position)
+            return True
         if position < oldest:
             self._state.missed += oldest - position
             self._state.send(connection, wire.Gap(topic.at, topic.epoch, position + 1, oldest))
             position = oldest
+        epoch, last = topic.epoch_at(position + 1)
         start, limit_bytes = max(0, position - topic.sequence + len(topic.recent)), self._state.piece_bytes
-        piece = _piece(topic, start, topic.sent - position, limit_bytes)
+        piece = _piece(topic, start, min(last, topic.sent) - position, limit_bytes)
         if piece:
             self._state.delivered += len(piece)
-            self._state.send(connection, wire.Messages(topic.at, topic.epoch, position + 1, piece))
+            self._state.send(connection, wire.Messages(topic.at, epoch, position + 1, piece))
         position += len(piece)
         if position == topic.sent:
             del topic.lagging[connection.id]
             topic.live[connection.id] = connection.encoding
             self.announce_move(topic, [connection.id])
+            if self.relays is not None and topic.phase is RELAYED:
+                self.relays.caught_up(connection, topic)
             return True
         topic.lagging[connection.id] = position
         self._state.effects.append(AwaitDrain(connection.id))

@@ -141,6 +141,38 @@ class AnswerHome(Effect, frozen=True):
     message: FromFollower
 
 
+# -- relayed topics ----------------------------------------------------------------------------------------------------
+
+
+class StartRelay(Effect, frozen=True):
+    """Attach to the home as a receiver and follow the topic to other homes; report `RelayEvent`s."""
+
+    topic: TopicName
+
+
+class StopRelay(Effect, frozen=True):
+    topic: TopicName
+
+
+class FetchOlder(Effect, frozen=True):
+    """Attach to the home once more, over a connection of its own, behind this position. Report `OlderReceived` with the
+    answer, and read the next frame after each `ReadOlder`."""
+
+    fetch: int
+    topic: TopicName
+    after: tuple[int, int]
+
+
+class ReadOlder(Effect, frozen=True):
+    fetch: int
+
+
+class EndFetch(Effect, frozen=True):
+    """Close the connection."""
+
+    fetch: int
+
+
 # -- recording into datasets -------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.permission import ALL_TOPICS
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
-from tocsin.wire.site_link import LimitPublishers, ReportPublishers
+from tocsin.wire.site_link import ExpectReceivers, LimitPublishers, RedirectReceivers, ReportPublishers
 from tocsin.wire.topic_log import Epochs, FromFollower, FromHome, Piece, Snapshot
 
 ConnectionId = NewType("ConnectionId", int)
@@ -35,7 +35,7 @@ class ConnectionOpened(Event, frozen=True):
     scopes: frozenset[str] = ALL_TOPICS
     expires_s: float | None = None
     run: int = 0
-    """The client's own number for this run of the program; 0 if it has none."""
+    """As in `wire.topic.Login`."""
 
 
 class ConnectionLost(Event, frozen=True):
@@ -90,6 +90,12 @@ class LimitsReceived(Event, frozen=True):
     """The coordinator limits publishers, or asks for their rates."""
 
     message: LimitPublishers | ReportPublishers
+
+
+class SiteMessageReceived(Event, frozen=True):
+    """The coordinator moves receivers between edges."""
+
+    message: ExpectReceivers | RedirectReceivers
 
 
 class Ticked(Event, frozen=True):
@@ -178,6 +184,69 @@ class HomeMessageReceived(Event, frozen=True):
 
     stream: StreamId
     message: FromHome
+
+
+# -- relayed topics ----------------------------------------------------------------------------------------------------
+
+
+class RelayEvent(Event, frozen=True):
+    """The home of a relayed topic sent something."""
+
+    topic: TopicName
+
+
+class RelayAnswered(RelayEvent, frozen=True):
+    """This edge is attached to a home: the first one, another one, or the same after a broken connection."""
+
+    epoch: int
+    sequence: int
+    """Messages after this one follow."""
+    since: int
+    """The sequence has continued without a gap since this epoch."""
+
+
+class RelayReceived(RelayEvent, frozen=True):
+    """Messages with consecutive sequence numbers behind the last ones, the first of which is `sequence`."""
+
+    epoch: int
+    sequence: int
+    entries: list[wire.Entry]
+
+
+class RelayGap(RelayEvent, frozen=True):
+    epoch: int
+    first: int
+    last: int
+
+
+class RelayRefused(RelayEvent, frozen=True):
+    """The home refuses this edge for good."""
+
+    message: str
+
+
+def relay_event(topic: TopicName, message: wire.ReceiverAttached | wire.Messages | wire.Gap) -> RelayEvent:
+    """What a home sent to this edge, as an event."""
+    match message:
+        case wire.ReceiverAttached():
+            return RelayAnswered(topic, message.epoch, message.sequence, message.since)
+        case wire.Messages():
+            return RelayReceived(topic, message.epoch, message.sequence, message.messages)
+        case wire.Gap():
+            return RelayGap(topic, message.epoch, message.first, message.last)
+
+
+class OlderReceived(Event, frozen=True):
+    """The home's answer to `FetchOlder`, then its messages: one event for each `ReadOlder`."""
+
+    fetch: int
+    message: wire.ReceiverAttached | wire.Messages | wire.Gap
+
+
+class OlderFailed(Event, frozen=True):
+    """The home refuses, or the connection is lost."""
+
+    fetch: int
 
 
 # -- recording into datasets -------------------------------------------------------------------------------------------

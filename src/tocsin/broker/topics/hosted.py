@@ -22,6 +22,7 @@ from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
+from tocsin.wire.site_link import Client
 from tocsin.wire.site_link import FromBroker as SiteReport
 
 
@@ -32,12 +33,14 @@ class Phase(IntEnum):
     """This broker is the home. It accepts messages while its lease holds."""
     STOPPED = 2
     """This broker is the source of a move: it accepts nothing and sends what it has accepted."""
+    RELAYED = 3
+    """This broker is an edge: it passes the messages of the home on, with the home's positions."""
 
 
 PIECE_BYTES = 128 << 10
 """The default of `TopicsState.piece_bytes`."""
 
-PREPARED, OPEN = Phase.PREPARED, Phase.OPEN
+PREPARED, OPEN, RELAYED = Phase.PREPARED, Phase.OPEN, Phase.RELAYED
 """For code that runs with every message: Python 3.11 looks a member up in its class twenty times slower."""
 
 Waiting = wire.AttachSender | wire.AttachReceiver | wire.Publish
@@ -111,6 +114,10 @@ class HostedTopic:
         """Every connection that sends or receives."""
         return dict.fromkeys((*self.senders, *self.live, *self.lagging))
 
+    def epoch_at(self, sequence: int) -> tuple[int, int]:
+        """The epoch of a recent message, and the last sequence number that belongs to the same epoch."""
+        return self.epoch, self.sequence
+
     def open(self, epoch: int, state: topic_link.TopicState | None) -> None:
         """Begin an epoch: with the sequence that the source handed over, or with a new one."""
         self.phase, self.epoch, self.moved_to = Phase.OPEN, epoch, None
@@ -153,7 +160,9 @@ class Connection:
     """Topic → its publisher there."""
     unhurried: set[int] = field(default_factory=set)
     """Numbers of the topics whose messages are acknowledged at the next tick."""
-    receiving: dict[TopicName, None] = field(default_factory=dict)
+    receiving: dict[TopicName, HostedTopic] = field(default_factory=dict)
+    run: int = 0
+    """The client's own number for this run of its program; 0 if it has none."""
     nonce: int | None = None
     """The number of a probe that the client has not returned yet."""
     probed_s: float = float("-inf")
@@ -162,8 +171,11 @@ class Connection:
     """(time, seconds) of the last round trips to the client, as this broker measured them."""
     coordinate: Coordinate | None = None
     """The client's coordinate: reported and checked, or corrected."""
-    run: int = 0
-    """`<user>/<run>` names the client in plans and reports of sites."""
+
+    @property
+    def client(self) -> Client:
+        """Its name in the plans of a site."""
+        return f"{self.user}/{self.run}"
 
     @property
     def rtt_s(self) -> float | None:
@@ -204,10 +216,13 @@ class TopicsState:
     """Messages that a gap reported to some receiver instead."""
 
     def add_topic(self, name: TopicName, epoch: int, phase: Phase) -> HostedTopic:
-        self.topic_numbers += 1
-        topic = self.topics[name] = HostedTopic(name, self.topic_numbers, epoch, phase)
+        topic = self.topics[name] = HostedTopic(name, self.next_topic_number(), epoch, phase)
         self.by_number[topic.at] = topic
         return topic
+
+    def next_topic_number(self) -> int:
+        self.topic_numbers += 1
+        return self.topic_numbers
 
     def send(self, connection: Connection, message: wire.ToClient) -> None:
         connection.heard_s = self.now_s
@@ -235,6 +250,15 @@ class TopicsState:
         """Refuse an attach because the token does not permit it."""
         self.refuse(connection, request, Code.FORBIDDEN, f"this token has no scope {action} for {topic}")
         self.effects.append(RecordRefusal(connection.user, action, topic))
+
+    def forget_recent(self, topic: HostedTopic) -> None:
+        """Keep none of the topic's messages any more."""
+        self.recent_bytes -= sum(len(entry[2]) for entry in topic.recent)
+        if topic.recent:
+            topic.recent.clear()
+            kept = [other for other in self.recent_order if other is not topic]
+            self.recent_order.clear()
+            self.recent_order.extend(kept)
 
     def report(self, message: topic_link.FromBroker | SiteReport) -> None:
         self.effects.append(SendToCoordinator(message))

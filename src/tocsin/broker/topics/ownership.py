@@ -258,12 +258,7 @@ class Ownership:
         self.handing_over.cancel(topic)
         state.unlogged.pop(topic.name, None)
         del state.topics[topic.name], state.by_number[topic.at]
-        state.recent_bytes -= sum(len(entry[2]) for entry in topic.recent)
-        if topic.recent:
-            topic.recent.clear()
-            kept = [other for other in state.recent_order if other is not topic]
-            state.recent_order.clear()
-            state.recent_order.extend(kept)
+        state.forget_recent(topic)
 
     def _forget_client(self, connection: Connection, topic: HostedTopic) -> None:
         self._delivery.detach(connection, topic)

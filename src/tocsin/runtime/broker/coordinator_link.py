@@ -129,6 +129,8 @@ class LinkToCoordinator:
                 self._topics.happened(topic_events.CoordinatorMessageReceived(message))
             elif isinstance(message, site_link.LimitPublishers | site_link.ReportPublishers):
                 self._topics.happened(topic_events.LimitsReceived(message))
+            elif isinstance(message, site_link.ExpectReceivers | site_link.RedirectReceivers):
+                self._topics.happened(topic_events.SiteMessageReceived(message))
             else:
                 self._process.happened(events.CoordinatorMessageReceived(message))
             if outgoing.qsize() > _QUEUE:

@@ -49,6 +49,7 @@ class BrokerMetrics(Collector):
         topics, recording = self._topics.core.state, self._topics.core.recording.figures
         gauges = {
             "topics": ("Topics of which this broker is home", len(topics.topics)),
+            "topics_relayed": ("Topics that this edge relays", len(self._topics.core.relaying.topics)),
             "topic_connections": ("Topic connections", len(topics.connections)),
             "topic_recent_bytes": ("Recent messages kept for receivers", topics.recent_bytes),
             "topic_lease_held": ("1 while topics may accept messages", int(topics.lease.valid(self._topics.now_s()))),
@@ -57,6 +58,7 @@ class BrokerMetrics(Collector):
             yield GaugeMetricFamily(f"tocsin_broker_{name}", help_text, value=value)
         counters = {
             "topic_messages_accepted": ("Messages that got a sequence number", topics.accepted),
+            "topic_messages_relayed": ("Messages received from homes", self._topics.core.relaying.received),
             "topic_messages_delivered": ("Messages handed to receivers", topics.delivered),
             "topic_messages_missed": ("Messages that a gap reported to a slow or late receiver", topics.missed),
             "topic_messages_recorded": ("Messages recorded into datasets", recording.recorded),

@@ -16,7 +16,7 @@ from tocsin.broker.mqtt import effects, events
 from tocsin.broker.mqtt.core import MqttBroker
 from tocsin.broker.mqtt.events import ConnectionId
 from tocsin.broker.mqtt.reasons import Reason
-from tocsin.client.topic_events import Item, TopicFailure, TopicGap
+from tocsin.client.topic_events import Item, TopicFailure, TopicGap, TopicMessage
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
 from tocsin.runtime.broker.mqtt_channels import MqttChannels
 from tocsin.runtime.broker.topic_relay import TopicRelay
@@ -197,7 +197,7 @@ class MqttProcess:
                 self.happened(events.GapArrived(item.topic, item.epoch, item.first, item.last))
             elif isinstance(item, TopicFailure):
                 self._log.warning("a topic cannot be relayed", topic=item.topic, reason=item.message)
-            else:
+            elif isinstance(item, TopicMessage):
                 self.happened(events.MessageArrived(item.topic, item.data, item.position))
 
     def _on_settled(self, ticket: int, code: str | None, message: str) -> None:

@@ -29,6 +29,7 @@ from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import link
 from tocsin.wire import session as wire
 from tocsin.wire.errors import Code, TocsinError
+from tocsin.wire.site_link import Role
 
 TICK_S = 0.5
 _ANSWER_S = 30.0
@@ -111,6 +112,8 @@ class BrokerProcess(CoreDriver[events.Event]):
                 topics=True,
                 coordinates=settings.coordinates,
                 limits=settings.topic_capacity.capacity,
+                role=Role(settings.role),
+                standby=settings.standby,
             )
         self.core = Broker(self.id, self.incarnation, settings.limits, random.Random().random, register)
         self.handle = self.core.handle

@@ -11,6 +11,7 @@ from pathlib import Path
 import uvicorn
 
 from tocsin.broker import effects
+from tocsin.client.tls import context_for
 from tocsin.runtime.broker.audited_sessions import AuditedSessions
 from tocsin.runtime.broker.cluster import DataClusterLink
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
@@ -30,6 +31,7 @@ from tocsin.runtime.broker.topic_capacity import TopicCapacity
 from tocsin.runtime.broker.topic_logs import TopicLogs
 from tocsin.runtime.broker.topic_recording import TopicRecording
 from tocsin.runtime.broker.topic_socket import topic_socket_class
+from tocsin.runtime.broker.topic_upstream import TopicUpstream
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.runtime.broker.upgrades import upgrade_class
 from tocsin.runtime.broker.webhooks import WebhookSessions
@@ -40,6 +42,7 @@ from tocsin.runtime.http.logs import logger
 from tocsin.runtime.http.trusted_keys import POLL_S, TrustedKeys, external_keys
 from tocsin.wire import coordinates, topic_log
 from tocsin.wire import topic as wire
+from tocsin.wire.site_link import Role
 
 _BACKLOG = 4096
 
@@ -53,8 +56,8 @@ class BrokerServer:
         self._stop = asyncio.Event()
         self.process = BrokerProcess(settings)
         self.keys = make_keys(settings)
-        self.topics = TopicsProcess(self.process.id, settings.topic_limits, self.process.now_s)
-        self.capacity = TopicCapacity(self.topics, settings.topic_capacity.capacity)
+        self.topics = TopicsProcess(self.process.id, settings.topic_limits, self.process.now_s, Role(settings.role))
+        self.capacity = TopicCapacity(self.topics, settings.topic_capacity.capacity, Role(settings.role))
         self.coordinates: CoordinatesProcess | None = None
         """The agent of network coordinates; None if it is switched off."""
         if settings.coordinator is not None:
@@ -83,6 +86,8 @@ class BrokerServer:
             else LinkToCoordinator(self.process, self.topics, self.capacity, self.coordinates)
         )
         self.mqtt = None if settings.mqtt_port is None else MqttServer(self.guard)
+        self.upstream = make_upstream(settings, self.topics)
+        """Of an edge: receives the topics that it relays."""
         self.metrics.mqtt = None if self.mqtt is None else self.mqtt.process
         self.address = ""
 
@@ -170,6 +175,8 @@ class BrokerServer:
         if self.coordinator is not None:
             self.coordinator.start()
             self.cluster.settled = lambda: self.process.core.linked
+        if self.upstream is not None:
+            self.upstream.own_address = self.settings.address or self.address
         if self.mqtt is not None:
             await self.mqtt.start(self.settings.address or self.address)
 
@@ -182,6 +189,8 @@ class BrokerServer:
             await self.coordinates.stop()
         await self.capacity.stop()
         await self.topics.stop()
+        if self.upstream is not None:
+            await self.upstream.close()
         await self.process.stop()
         self.guard.close_streams()
         server.should_exit = True
@@ -193,6 +202,15 @@ class BrokerServer:
         await self.keys.stop()
         if self.guard.audit is not None:
             await asyncio.to_thread(self.guard.audit.close)
+
+
+def make_upstream(settings: BrokerSettings, topics: TopicsProcess) -> TopicUpstream | None:
+    if settings.role != Role.EDGE:
+        return None
+    assert settings.coordinator is not None, "settings.check demands a coordinator"
+    tls = context_for(True if settings.ca is None else settings.ca)
+    user = f"relay-{settings.id}"
+    return TopicUpstream(topics, settings.coordinator, lambda: settings.secret("coordinator"), tls, user)
 
 
 def make_keys(settings: BrokerSettings) -> TrustedKeys:

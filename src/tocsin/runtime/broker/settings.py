@@ -13,6 +13,7 @@ from tocsin.broker.topics.limits import CapacitySettings, TopicLimits
 from tocsin.runtime.http.callers import is_broker_id
 from tocsin.runtime.http.oidc_settings import OidcSettings
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, check_peer, invalid
+from tocsin.wire.site_link import Role
 
 DATA_CLUSTER = "http://127.0.0.1:8571"
 _ORIGIN = re.compile(r"[A-Za-z0-9.-]{1,253}")
@@ -63,6 +64,12 @@ class BrokerSettings(ListenerSettings):
     probe_from: Annotated[
         str | None, "Local address from which this broker probes other brokers. Default: the system chooses."
     ] = None
+    role: Annotated[
+        str,
+        "Role of this broker in a site: `head` (home of the site's topics), `edge` (relays topics to receivers), or "
+        "`plain` for a network without sites.",
+    ] = "plain"
+    standby: Annotated[bool, "Let this edge become the home of topics while no head is alive."] = False
     oidc: OidcSettings = field(default_factory=OidcSettings)
     limits: Limits = field(default_factory=Limits)
     topic_limits: TopicLimits = field(default_factory=TopicLimits)
@@ -94,6 +101,12 @@ class BrokerSettings(ListenerSettings):
         self.oidc.check_oidc()
         if not is_broker_id(self.id):
             raise invalid("id: expected 1 to 128 letters, digits, dots, dashes and underscores")
+        if self.role not in list(Role):
+            raise invalid(f"role {self.role}: expected plain, head or edge")
+        if self.role != Role.PLAIN and self.coordinator is None:
+            raise invalid(f"role {self.role}: a site has a coordinator; set coordinator")
+        if self.standby and self.role != Role.EDGE:
+            raise invalid("standby: only an edge can be a standby; set role = edge")
         if self.limits.slow not in ("drop", "disconnect"):
             raise invalid(f"slow {self.limits.slow}: expected drop or disconnect")
         if self.coordinator is None and self.keys is None:

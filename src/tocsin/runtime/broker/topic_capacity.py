@@ -106,6 +106,7 @@ class TopicCapacity:
         topics = self._topics
         if on and topics.meter is None:
             topics.meter = TopicMeter(topics.core.state, topics.now_s)
+            topics.meter.lagging_at = topics.core.relaying.lagging
             topics.observe = topics.meter.observe
         elif not on and topics.meter is not None:
             topics.meter = topics.observe = None
@@ -199,7 +200,8 @@ class TopicCapacity:
         )
 
     def _served_as_home(self) -> Served:
-        for topic in self._topics.core.state.topics.values():
+        core = self._topics.core
+        for topic in (*core.state.topics.values(), *core.relaying.topics.values()):
             yield topic.name, (*topic.live, *topic.lagging), topic.senders
 
     def _profile(self) -> dict[TopicName, list[tuple[Client, float]]]:

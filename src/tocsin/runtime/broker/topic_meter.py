@@ -32,6 +32,8 @@ class TopicMeter:
         """Bytes of messages handed to the connections, or to the shaper, since the start."""
         self.name_of: Callable[[int], TopicName | None] = self._home_name
         """The topic with a number. A relay replaces it: it also has topics of which this broker is not the home."""
+        self.lagging_at: Callable[[TopicName], int] = lambda topic: 0
+        """The number of receivers of a relayed topic that lag."""
         self._state = state
         self._now_s = now_s
         self._loads = LoadMeter(now_s())
@@ -55,6 +57,9 @@ class TopicMeter:
                 self._count_published(event.connection, event.request, effects)
             else:
                 alone = event.connection  # an attach: what this receiver alone gets is older
+        elif kind is events.RelayReceived:
+            assert isinstance(event, events.RelayReceived)
+            self._count_relayed(event)
         elif kind is events.ConnectionDrained or kind is events.LogRead:
             catching_up = True
         for effect in effects:
@@ -74,6 +79,10 @@ class TopicMeter:
         key = (topic.name, connection)
         self._published[key] = self._published.get(key, 0) + size_bytes + _PUBLISH_BYTES
         self._count(topic.name, size_bytes, messages, 0 if refused else len(topic.lagging), matched=not refused)
+
+    def _count_relayed(self, event: events.RelayReceived) -> None:
+        size_bytes = sum(len(entry[2]) for entry in event.entries)
+        self.relayed(event.topic, size_bytes, len(event.entries), self.lagging_at(event.topic))
 
     def relayed(self, topic: TopicName, size_bytes: int, messages: int, lagging: int) -> None:
         """Count messages that a home sent to this relay, before they are matched. Receivers that do not lag count when

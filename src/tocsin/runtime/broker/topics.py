@@ -27,6 +27,7 @@ from tocsin.runtime.broker.topic_recording import TopicRecording
 from tocsin.runtime.http.credentials import Claims
 from tocsin.wire import site_link, topic_link
 from tocsin.wire import topic as wire
+from tocsin.wire.site_link import Role
 from tocsin.wire.topic_log import FromFollower
 
 _TICK_S = 0.1
@@ -54,10 +55,12 @@ class HomeStream(Protocol):
 
 
 class TopicsProcess(CoreDriver[events.Event]):
-    def __init__(self, broker: BrokerId, limits: TopicLimits, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self, broker: BrokerId, limits: TopicLimits, now_s: Callable[[], float], role: Role = Role.PLAIN
+    ) -> None:
         super().__init__(now_s, _TICK_S, events.Ticked(), events.StopRequested())
         self.limits = limits
-        self.core = TopicHomes(broker, limits)
+        self.core = TopicHomes(broker, limits, role)
         self.handle = self.core.handle
         self.connections: dict[ConnectionId, TopicConnection] = {}
         self.report: Callable[[topic_link.FromBroker | site_link.FromBroker], None] = lambda message: None

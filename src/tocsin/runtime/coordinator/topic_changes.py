@@ -30,7 +30,10 @@ def revision_of(entries: Iterable[TopicEntry]) -> str:
     and the client would get the same answer again and again. The content has the same name after a restart.
     """
     content = [
-        (entry.topic, entry.created, entry.epoch, entry.home, entry.address, entry.within_s, entry.receive)
+        (
+            *(entry.topic, entry.created, entry.epoch, entry.home, entry.address, entry.within_s, entry.receive),
+            entry.receive_at,
+        )
         for entry in entries
     ]
     return hashlib.blake2b(_encoder.encode(content), digest_size=_DIGEST_BYTES).hexdigest()

@@ -119,7 +119,12 @@ class Caller:
     @property
     def is_trusted_broker(self) -> bool:
         """True for the network's brokers. False for a user's token."""
-        return self.is_admin or any(scope.startswith("broker:") for scope in self.scopes)
+        return self.is_admin or self.is_broker
+
+    @property
+    def is_broker(self) -> bool:
+        """True for a token of one of the network's brokers."""
+        return any(scope.startswith("broker:") for scope in self.scopes)
 
     @property
     def is_some_broker(self) -> bool:

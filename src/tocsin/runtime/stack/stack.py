@@ -59,6 +59,8 @@ class StackSettings:
     """Additional flags of the coordinator."""
     broker: Mapping[str, str] = field(default_factory=dict)
     """Additional flags of every broker."""
+    broker_flags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Broker → flags of it alone, such as its role in a site."""
     places: Sequence[tuple[float, float]] = ()
     """Latitude and longitude of the first brokers; further brokers have no position."""
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -116,7 +118,8 @@ class Stack:
             flags |= {"lat": str(lat), "lon": str(lon)}
         if name in self._settings.sources:
             flags["probe-from"] = self._settings.sources[name]
-        return self._child(name, "broker", {**flags, **self._settings.broker})
+        more = self._settings.broker_flags.get(name, {})
+        return self._child(name, "broker", {**flags, **self._settings.broker, **more})
 
     def _via(self, source: str, target: str, address: str) -> str:
         via = self._settings.via

@@ -18,8 +18,9 @@ from tocsin.sim.network.process import ProcessState
 from tocsin.sim.network.topic_disk import SimulatedDisk
 from tocsin.sim.network.topic_replicas import ReplicaNetwork
 from tocsin.sim.network.transport import Pipe, Transport
-from tocsin.wire import link, topic_link
+from tocsin.wire import link, site_link, topic_link
 from tocsin.wire import topic as wire
+from tocsin.wire.site_link import Role
 
 
 class TopicBrokerSide(Protocol):
@@ -28,6 +29,16 @@ class TopicBrokerSide(Protocol):
     down: Pipe[wire.ToClient | None]
 
     def break_off(self) -> None: ...
+
+
+class Upstream(Protocol):
+    """The part of an edge that receives relayed topics from their homes."""
+
+    def tick(self) -> None: ...
+
+    def perform(self, effect: effects.Effect) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +68,15 @@ class SimulatedTopicBroker:
         clock: tuple[float, float],
         disk: SimulatedDisk,
         replicas: ReplicaNetwork,
+        role: Role = Role.PLAIN,
     ) -> None:
         """`clock` is (rate, offset in seconds) of this machine's clock. `accepted` gets every accepted message."""
         self.id = identity
         self.run = run
-        self.core = TopicHomes(identity, limits)
+        self.role = role
+        self.core = TopicHomes(identity, limits, role)
+        self.upstream: Upstream | None = None
+        """Of an edge: receives the topics that it relays."""
         self.process: ProcessState[events.Event] = ProcessState(self._handle, events.Ticked)
         self.disk = disk
         self._replicas = replicas
@@ -80,14 +95,20 @@ class SimulatedTopicBroker:
         """An event of the link, or a tick."""
         match event:
             case broker_events.LinkOpened() if self.link is not None:
-                self.link.send(link.Register(self.id, f"i{self.run}", f"ws://{self.id}", topics=True))
+                where, standby = f"ws://{self.id}", self.role is Role.EDGE
+                register = link.Register(self.id, f"i{self.run}", where, topics=True, role=self.role, standby=standby)
+                self.link.send(register)
             case broker_events.LinkLost():
                 self.happened(events.LinkLost())
             case broker_events.CoordinatorMessageReceived(message):
                 if isinstance(message, topic_link.FromCoordinator):
                     self.happened(events.CoordinatorMessageReceived(message))
+                elif isinstance(message, site_link.ExpectReceivers | site_link.RedirectReceivers):
+                    self.happened(events.SiteMessageReceived(message))
             case broker_events.Ticked():
                 self.happened(events.Ticked())
+                if self.upstream is not None:
+                    self.upstream.tick()
 
     def happened(self, event: events.Event) -> None:
         self.process.happened(event)
@@ -114,6 +135,8 @@ class SimulatedTopicBroker:
         """End the process. Its connections break at once; the caller closes its link."""
         self.process.running = False
         self.disk.kill()
+        if self.upstream is not None:
+            self.upstream.kill()
         self._replicas.break_off(self)
         for connection in list(self.connections.values()):
             connection.break_off()
@@ -144,3 +167,5 @@ class SimulatedTopicBroker:
                 self._replicas.send(self, broker, message)
             case effects.AnswerHome(stream, answer):
                 self._replicas.answer(self, stream, answer)
+            case _ if self.upstream is not None:
+                self.upstream.perform(effect)

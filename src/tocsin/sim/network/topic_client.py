@@ -9,6 +9,7 @@ from tocsin.broker.topics import events as broker_events
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.client import topic_events as events
 from tocsin.client.timing import Patience
+from tocsin.client.topic_receiving import ReceiverState
 from tocsin.client.topic_session import TopicSession
 from tocsin.model.ids import TopicName
 from tocsin.model.topic import Position
@@ -48,7 +49,8 @@ class SimulatedTopicConnection:
     def _reach_broker(self, message: wire.FromClient) -> None:
         assert self.broker is not None
         if isinstance(message, wire.Login):
-            self.broker.happened(broker_events.ConnectionOpened(self.identity, self.client.user, message.id))
+            opened = broker_events.ConnectionOpened(self.identity, self.client.user, message.id, run=message.run)
+            self.broker.happened(opened)
         else:
             self.broker.happened(broker_events.RequestReceived(self.identity, message))
 
@@ -82,10 +84,24 @@ class SimulatedTopicConnection:
 
 
 class SimulatedTopicClient:
-    def __init__(self, user: str, run: int, transport: Transport, find: FindBroker, directory: Directory) -> None:
+    def __init__(
+        self,
+        user: str,
+        run: int,
+        transport: Transport,
+        find: FindBroker,
+        directory: Directory,
+        *,
+        make_receiver: Callable[[TopicName, Position | None], ReceiverState] = ReceiverState,
+        take: Callable[[events.Item], None] | None = None,
+    ) -> None:
+        """`take` gets every item instead of the application, for relays."""
         self.user = user
         self.transport = transport
-        self.session = TopicSession(run, transport.kernel.stream(f"jitter-{user}").random, PATIENCE)
+        jitter = transport.kernel.stream(f"jitter-{user}-{run}" if take is not None else f"jitter-{user}").random
+        self.session = TopicSession(run, jitter, PATIENCE, make_receiver=make_receiver)
+        self._take = take
+        self._running = True
         self.connections: dict[int, SimulatedTopicConnection] = {}
         self.items: dict[TopicName, list[events.Item]] = {}
         """Everything that the application got, by topic."""
@@ -101,7 +117,15 @@ class SimulatedTopicClient:
         self._identities = count(run * 1_000_000)
         self._watch = events.Watch((), ())
 
+    def kill(self) -> None:
+        """End the process: its connections break."""
+        self._running = False
+        for connection in list(self.connections.values()):
+            connection.break_off(told=False)
+
     def handle(self, event: events.Event) -> None:
+        if not self._running:
+            return
         if isinstance(event, events.MessageReceived) and isinstance(event.message, wire.ReceiverAttached):
             self._note_start(event.connection, event.message)
         for effect in self.session.handle(event, self.transport.kernel.now_s):
@@ -130,6 +154,9 @@ class SimulatedTopicClient:
                 self.transport.kernel.call_after(0.0, self.handle, events.FlushDue())
             case events.Deliver(_, items):
                 for item in items:
+                    if self._take is not None:
+                        self._take(item)
+                        continue
                     self.items.setdefault(item.topic, []).append(item)
             case events.MarkReady(subscription):
                 self.ready.add(subscription)

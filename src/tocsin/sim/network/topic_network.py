@@ -6,14 +6,14 @@ coordinator restarts from what it stored. Tests compare what homes accepted with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 from tocsin.broker import events as broker_events
 from tocsin.broker.topics.events import StopRequested
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.client import topic_events as events
-from tocsin.coordinator.events import TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
+from tocsin.coordinator.events import ReceiversRedirected, TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.topic_views import topic_entry
 from tocsin.model.ids import BrokerId, TopicName
@@ -26,7 +26,9 @@ from tocsin.sim.network.topic_broker import Accepted, SimulatedTopicBroker
 from tocsin.sim.network.topic_client import SimulatedTopicClient
 from tocsin.sim.network.topic_disk import SimulatedDisk
 from tocsin.sim.network.topic_replicas import ReplicaNetwork
+from tocsin.sim.network.topic_upstream import SimulatedUpstream
 from tocsin.sim.network.transport import LINK_S, Transport
+from tocsin.wire.site_link import Role
 from tocsin.wire.topic_directory import WatchAnswer
 
 
@@ -38,8 +40,11 @@ class SimulatedTopicNetwork:
         rules: CoordinatorRules,
         limits: TopicLimits = TopicLimits(),
         retain: int = 1_000_000,
+        roles: Mapping[str, Role] = {},
     ) -> None:
-        """`retain`: messages that a log keeps when it is trimmed."""
+        """`retain`: messages that a log keeps when it is trimmed. `roles`: of brokers in a site; each edge is a
+        standby."""
+        self._roles = roles
         self.kernel = kernel
         self.transport = Transport(kernel)
         self.accepted: list[Accepted] = []
@@ -76,7 +81,11 @@ class SimulatedTopicNetwork:
         if broker not in self.disks:
             self.disks[broker] = SimulatedDisk(self.kernel, self.kernel.stream(f"disk-{broker}"), self._retain)
         around = (self.disks[broker], self.replicas)
-        started = SimulatedTopicBroker(broker, run, self._limits, self.transport, self.accepted, clock, *around)
+        role = self._roles.get(broker, Role.PLAIN)
+        started = SimulatedTopicBroker(broker, run, self._limits, self.transport, self.accepted, clock, *around, role)
+        if role is Role.EDGE:
+            number = next(self._numbers)
+            started.upstream = SimulatedUpstream(started, number, self.transport, self._find, self._homes)
         self.brokers[broker] = started
         self.transport.later(LINK_S, self.coordinator.open_link, started)
 
@@ -121,17 +130,29 @@ class SimulatedTopicNetwork:
     def move(self, topic: TopicName, target: BrokerId) -> object:
         return self._request(TopicMoveOrdered(next(self._numbers), topic, target))
 
-    def _request(self, request: TopicCreated | TopicDeleted | TopicMoveOrdered) -> object:
+    def redirect(self, topic: TopicName, source: BrokerId, target: BrokerId) -> object:
+        """Send all receivers of a topic from one edge to another."""
+        return self._request(ReceiversRedirected(next(self._numbers), topic, source, target))
+
+    def _request(self, request: TopicCreated | TopicDeleted | TopicMoveOrdered | ReceiversRedirected) -> object:
         return None if self.coordinator.core is None else self.coordinator.handle(request)
 
-    def _directory(self, send: tuple[TopicName, ...], receive: tuple[str, ...]) -> WatchAnswer | None:
+    def _homes(self, send: tuple[TopicName, ...], receive: tuple[str, ...]) -> WatchAnswer | None:
+        """The answer to the watch of a broker."""
+        return self._directory(send, receive, edge=False)
+
+    def _directory(
+        self, send: tuple[TopicName, ...], receive: tuple[str, ...], *, edge: bool = True
+    ) -> WatchAnswer | None:
         """The answer to a watch; None while the coordinator is down."""
         if self.coordinator.core is None:
             return None
         self.coordinator.handle(TopicsUsed(next(self._numbers), send))
         core = self.coordinator.core
         entries = [
-            topic_entry(core.registry, record, receive=any(matches(pattern, record.name) for pattern in receive))
+            topic_entry(
+                core.registry, record, receive=any(matches(pattern, record.name) for pattern in receive), edge=edge
+            )
             for record in core.registry.topics.topics.values()
             if record.name in send or any(matches(pattern, record.name) for pattern in receive)
         ]

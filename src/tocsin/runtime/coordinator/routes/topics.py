@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fastapi import APIRouter, Request, Response
 
 from tocsin.coordinator.effects import RequestRejection
-from tocsin.coordinator.events import TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
+from tocsin.coordinator.events import ReceiversRedirected, TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
 from tocsin.coordinator.network_coordinates import landmarks
 from tocsin.coordinator.topic_views import topic_entry
 from tocsin.model.ids import BrokerId, DatasetName, TopicName
@@ -30,6 +30,7 @@ from tocsin.wire.topic_directory import (
     WATCH,
     CreateRequest,
     MoveRequest,
+    RedirectRequest,
     Refusal,
     TopicEntry,
     WatchAnswer,
@@ -113,6 +114,16 @@ async def move_topic(request: Request) -> Response:
     return answer({"moving": begun}, 202 if begun else 200)
 
 
+@router.post(TOPICS + "/redirect", openapi_extra=request_body(RedirectRequest), response_class=Response)
+async def redirect_receivers(request: Request) -> Response:
+    """Send receivers of a topic from one edge of a site to another. Answers when both edges have been told."""
+    context = require_admin(request)
+    body = await read_json(request, RedirectRequest)
+    where = (TopicName(body.topic), BrokerId(body.source), BrokerId(body.target), tuple(body.clients))
+    await context.process.request(lambda number: ReceiversRedirected(number, *where))
+    return answer({"redirecting": True}, 202)
+
+
 @router.post(WATCH, openapi_extra=request_body(WatchRequest), response_class=Response)
 async def watch_topics(request: Request) -> Response:
     """The homes of topics, now or when something changes, and a token for those homes."""
@@ -166,10 +177,10 @@ def _creators(body: WatchRequest) -> dict[TopicName, str]:
 
 
 def _wanted(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> list[TopicEntry]:
-    entries = {
-        entry.topic: entry
-        for entry in _matching(context, body.receive, lambda name: permits_topic(caller.topic_scopes, RECEIVE, name))
-    }
+    def may_receive(name: TopicName) -> bool:
+        return permits_topic(caller.topic_scopes, RECEIVE, name)
+
+    entries = {entry.topic: entry for entry in _matching(context, body.receive, may_receive, edge=not caller.is_broker)}
     topics = context.core.registry.topics.topics
     for name in body.send:
         if name in topics and name not in entries and permits_topic(caller.topic_scopes, SEND, name):
@@ -178,7 +189,12 @@ def _wanted(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> 
 
 
 def _matching(
-    context: CoordinatorContext, patterns: list[str], may_see: Callable[[TopicName], bool], *, latency: bool = False
+    context: CoordinatorContext,
+    patterns: list[str],
+    may_see: Callable[[TopicName], bool],
+    *,
+    latency: bool = False,
+    edge: bool = False,
 ) -> list[TopicEntry]:
     topics = context.core.registry.topics.topics
     exact = [TopicName(pattern) for pattern in patterns if is_exact(pattern)]
@@ -186,7 +202,8 @@ def _matching(
     names = dict.fromkeys(name for name in exact if name in topics)
     if wild:
         names |= dict.fromkeys(name for name in topics if any(matches(pattern, name) for pattern in wild))
-    return [topic_entry(context.core.registry, topics[name], latency=latency) for name in names if may_see(name)]
+    registry = context.core.registry
+    return [topic_entry(registry, topics[name], latency=latency, edge=edge) for name in names if may_see(name)]
 
 
 def _token(context: CoordinatorContext, caller: Caller) -> str:

@@ -1,0 +1,143 @@
+"""Sites at the coordinator: homes on heads, standby edges, and the edge for new receivers of each topic."""
+
+from __future__ import annotations
+
+from tests.coordinator.bench import B1, B2, B3
+from tests.coordinator.test_topics import RULES, T, TopicBench, code
+from tocsin.coordinator.events import ReceiversRedirected, TopicCreated
+from tocsin.coordinator.topic_records import TopicRecord
+from tocsin.coordinator.topic_views import topic_entry
+from tocsin.model.ids import BrokerId, TopicName
+from tocsin.model.topic import TopicDefinition
+from tocsin.model.topic_persistence import Persistence
+from tocsin.policies.sites.types import BrokerReport, Load, LoadState, SiteId
+from tocsin.wire.errors import Code
+from tocsin.wire.site_link import ExpectReceivers, RedirectReceivers, Role, TopicLoad
+from tocsin.wire.topic_link import TopicOpened
+
+CAPACITY = Load(100.0, 100.0, 100.0)
+
+
+class SiteBench(TopicBench):
+    """A head B1, an edge B2 and a standby edge B3."""
+
+    def __init__(self) -> None:
+        super().__init__(rules=RULES)
+        self.join(B1, Role.HEAD)
+        self.join(B2, Role.EDGE)
+        self.join(B3, Role.EDGE, standby=True)
+
+    def join(self, broker: BrokerId, role: Role, *, standby: bool = False) -> None:
+        self.register(broker, topics=True, role=role, standby=standby)
+        self.renew(broker)
+        if broker not in self.live:
+            self.live.append(broker)
+
+    def receive_at(self, name: TopicName = T) -> str | None:
+        return topic_entry(self.registry, self.registry.topics.topics[name], edge=True).receive_at
+
+    def reports(self, **used: float) -> None:
+        """Let B2 and B3 report these shares of their capacity, as `b2` and `b3`."""
+
+        def report(broker: BrokerId) -> BrokerReport | None:
+            if broker not in used:
+                return None
+            load, state = Load(0.0, 100.0 * used[broker], 0.0), LoadState.LOW
+            if used[broker] >= 0.9:
+                state = LoadState.OVERLOAD if used[broker] > 0.95 else LoadState.HIGH
+            return BrokerReport(broker, SiteId(""), False, state, load, CAPACITY)
+
+        self.core.topic_edges.report = report
+
+
+def test_homes_are_heads_while_one_is_alive() -> None:
+    bench = SiteBench()
+    assert {bench.made(TopicName(f"t/{number}")).home for number in range(4)} == {B1}
+    assert code(bench.order(B3)) is Code.UNKNOWN_TOPIC
+    bench.made()
+    assert code(bench.order(B3)) is Code.NOT_READY
+
+
+def test_standby_edge_takes_over_from_a_dead_head_and_returns_the_topic() -> None:
+    bench = SiteBench()
+    record = bench.made()
+    bench.live.remove(B1)
+    bench.cut(B1)
+    bench.pass_time(10.0)
+    assert record.home == B3
+    assert bench.made(TopicName("t/later")).home == B3
+    bench.send(B3, TopicOpened(T, record.epoch))
+    bench.join(B1, Role.HEAD)
+    bench.pass_time(RULES.probation_s + 2.0)
+    assert record.move is not None
+    assert (record.move.target, record.home) == (B1, B3)
+
+
+def test_plain_network_has_homes_anywhere_and_no_edges() -> None:
+    bench = TopicBench(B1, B2)
+    record = bench.made()
+    assert record.home == B1
+    assert topic_entry(bench.registry, record, edge=True).receive_at is None
+
+
+def test_replicas_of_a_persistent_topic_are_the_head_and_edges() -> None:
+    bench = SiteBench()
+    definition = TopicDefinition(T, persistence=Persistence(2, 2))
+    record = bench.ask(lambda ask: TopicCreated(ask, definition))
+    assert isinstance(record, TopicRecord) and record.log is not None
+    assert record.log.replicas == (B1, B3)
+
+
+def test_topics_without_load_reports_are_spread_over_edges() -> None:
+    bench = SiteBench()
+    names = [TopicName(f"t/{number}") for number in range(4)]
+    for name in names:
+        bench.made(name)
+    assert [bench.receive_at(name) for name in names] == ["ws://b2", "ws://b3", "ws://b2", "ws://b3"]
+
+
+def test_lost_edge_is_replaced_and_its_return_changes_nothing() -> None:
+    bench = SiteBench()
+    bench.made()
+    assert bench.receive_at() == "ws://b2"
+    bench.registry.topics.unannounced.clear()
+    bench.live.remove(B2)
+    bench.cut(B2)
+    assert bench.receive_at() == "ws://b3"
+    assert T in bench.registry.topics.unannounced
+    bench.join(B2, Role.EDGE)
+    bench.pass_time(RULES.probation_s + 1.0)
+    assert bench.receive_at() == "ws://b3"
+
+
+def test_edge_with_most_capacity_left_gets_receivers_until_it_is_overloaded() -> None:
+    bench = SiteBench()
+    bench.reports(b2=0.6, b3=0.3)
+    bench.made()
+    assert bench.receive_at() == "ws://b3"
+    bench.reports(b2=0.6, b3=0.93)
+    bench.pass_time(1.0)
+    assert bench.receive_at() == "ws://b3"
+    bench.reports(b2=0.6, b3=0.97)
+    bench.pass_time(1.0)
+    assert bench.receive_at() == "ws://b2"
+
+
+def test_edge_that_relays_the_topic_is_preferred() -> None:
+    bench = SiteBench()
+    loads = {T: TopicLoad(T, 1.0, 2.0, 1.0, 5, 0)}
+    bench.core.topic_edges.topics = lambda broker: loads if broker == B3 else {}
+    bench.core.topic_edges.report = lambda broker: BrokerReport(
+        broker, SiteId(""), False, LoadState.LOW, Load(), CAPACITY, loads if broker == B3 else ()
+    )
+    bench.made()
+    assert bench.receive_at() == "ws://b3"
+
+
+def test_administrator_redirects_receivers_between_edges() -> None:
+    bench = SiteBench()
+    bench.made()
+    assert bench.ask(lambda ask: ReceiversRedirected(ask, T, B2, B3, ("ann/7",))) is True
+    assert bench.sent(B3, ExpectReceivers) == [ExpectReceivers(T, ["ann/7"])]
+    assert bench.sent(B2, RedirectReceivers) == [RedirectReceivers(T, ["ann/7"], B3, "ws://b3")]
+    assert code(bench.ask(lambda ask: ReceiversRedirected(ask, T, B2, B1))) is Code.NOT_FOUND

@@ -1,0 +1,73 @@
+"""The upstream side of an edge: sessions for many topics, and fetches that cannot begin."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import pytest
+
+from tocsin.broker.topics import effects, events
+from tocsin.broker.topics.limits import TopicLimits
+from tocsin.client.topic_events import Deliver, TopicFrame
+from tocsin.model.ids import BrokerId, TopicName
+from tocsin.runtime.broker import topic_upstream
+from tocsin.runtime.broker.topic_upstream import TopicUpstream
+from tocsin.runtime.broker.topics import TopicsProcess
+from tocsin.wire import topic as wire
+from tocsin.wire.site_link import Role
+
+T = TopicName("swarm/3/leader")
+
+
+def make_upstream() -> tuple[TopicsProcess, TopicUpstream]:
+    """The upstream side of an edge whose coordinator does not answer."""
+    topics = TopicsProcess(BrokerId("e1"), TopicLimits(), asyncio.get_running_loop().time, Role.EDGE)
+    tls = ssl.create_default_context()
+    return topics, TopicUpstream(topics, "http://127.0.0.1:9", lambda: "token", tls, "relay-e1")
+
+
+def test_topics_beyond_the_names_of_one_request_get_another_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(topic_upstream, "_MOST_PER_SESSION", 2)
+        topics, upstream = make_upstream()
+        names = [TopicName(f"t/{number}") for number in range(5)]
+        for name in names:
+            topics.handlers[effects.StartRelay](effects.StartRelay(name))
+        assert sorted(upstream._drivers.values()) == [1, 2, 2]
+        topics.handlers[effects.StopRelay](effects.StopRelay(names[0]))
+        topics.handlers[effects.StartRelay](effects.StartRelay(T))
+        assert sorted(upstream._drivers.values()) == [1, 2, 2]
+        await asyncio.sleep(0)
+        assert upstream._relayed[T][0].session._patterns == {2: "t/1", 6: T}
+        await upstream.close()
+
+    asyncio.run(scenario())
+
+
+def test_frames_of_a_home_reach_the_receivers_of_the_edge() -> None:
+    async def scenario() -> None:
+        topics, upstream = make_upstream()
+        topics.happened(events.ConnectionOpened(events.ConnectionId(1), "ann", 1))
+        topics.happened(events.RequestReceived(events.ConnectionId(1), wire.AttachReceiver(2, T)))
+        driver = upstream._relayed[T][0]
+        for frame in (wire.ReceiverAttached(9, 4, 3, 7, None, 3), wire.Messages(4, 3, 8, [(5, 1, b"x")])):
+            driver._on_effect(Deliver(1, [TopicFrame(T, frame)]))
+        relayed = topics.core.relaying.topics[T]
+        assert (relayed.epoch, relayed.sequence, list(relayed.live)) == (3, 8, [1])
+        await upstream.close()
+
+    asyncio.run(scenario())
+
+
+def test_fetch_without_a_known_home_fails_at_once() -> None:
+    async def scenario() -> None:
+        topics, upstream = make_upstream()
+        failed: list[events.Event] = []
+        topics.handlers[effects.StartRelay](effects.StartRelay(T))
+        topics.observe = lambda event, effects: failed.append(event)
+        topics.handlers[effects.FetchOlder](effects.FetchOlder(3, T, (1, 0)))
+        assert failed == [events.OlderFailed(3)]
+        await upstream.close()
+
+    asyncio.run(scenario())

@@ -124,6 +124,20 @@ def test_home_reports_offered_rates_with_dropped_and_discarded_messages() -> Non
     assert rates[BOB].offered_per_s == 70.0
 
 
+def test_rate_before_the_limit_counts_until_the_sender_reports() -> None:
+    bench = LimitBench()
+    bench.rates()
+    ann = bench.sender()
+    bench.flood(ann, 1, 2, 200)
+    bench.limit(ann=1.0)
+    for _ in range(3):
+        bench.pass_time(1.0)
+        bench.limit(ann=1.0)
+    assert bench.rates()[ANN].offered_per_s == pytest.approx(200.0, rel=0.1)
+    bench.ask(ann, wire.Offered(bench.core.state.topics[T].at, 20.0))
+    assert bench.rates()[ANN].offered_per_s == 20.0
+
+
 def test_publisher_is_as_old_as_its_first_message() -> None:
     bench = LimitBench()
     bench.rates()

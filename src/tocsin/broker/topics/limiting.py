@@ -20,7 +20,7 @@ from tocsin.wire.site_link import LIMITS_S, LimitPublishers, PublisherRate, Publ
 _SLACK_S = 0.5
 """A home admits so many seconds' worth more at once than the sender's library: frames arrive unevenly."""
 _SECOND_S = 1.0
-_FRESH_S = 3.0
+_FRESH_S = 5.0
 """For so long the rate that a limited sender reported counts."""
 _OLD_S = 86_400.0
 """The age of a publisher that was there before this home began to count."""
@@ -40,6 +40,9 @@ class _Count:
     claimed_per_s: float = 0.0
     """As the sender reported; it also counts messages that its library discarded."""
     claimed_s: float = float("-inf")
+
+    def claimed(self, now_s: float) -> float:
+        return self.claimed_per_s if now_s - self.claimed_s <= _FRESH_S else 0.0
 
 
 class Limiting:
@@ -115,6 +118,11 @@ class Limiting:
     def _set(self, rates: dict[_Publisher, float]) -> None:
         before, now_s = self._limits, self._state.now_s
         self._limits = {key: _bucket(before.get(key), rate, now_s) for key, rate in rates.items() if rate >= 0.0}
+        for key in self._limits.keys() - before.keys():
+            # Until the sender reports what it offers, its rate before the limit counts: what it sends now is the limit.
+            counted = self._counts.get(key)
+            if counted is not None:
+                counted.claimed_per_s, counted.claimed_s = max(counted.rate_per_s, counted.claimed(now_s)), now_s
         for key in {*before, *self._limits}:
             old, new = before.get(key), self._limits.get(key)
             if (old and old.rate_per_s) != (new and new.rate_per_s) or (old is None) != (new is None):
@@ -133,9 +141,8 @@ class Limiting:
         now_s = self._state.now_s
         rates: dict[TopicName, list[PublisherRate]] = {}
         for (topic, publisher), counted in self._counts.items():
-            claimed = counted.claimed_per_s if now_s - counted.claimed_s <= _FRESH_S else 0.0
             age_s = min(now_s - counted.since_s, _OLD_S)
-            rate = PublisherRate(publisher, max(counted.rate_per_s, claimed), counted.mean_bytes, age_s)
+            rate = PublisherRate(publisher, max(counted.rate_per_s, counted.claimed(now_s)), counted.mean_bytes, age_s)
             rates.setdefault(topic, []).append(rate)
         return rates
 

@@ -284,3 +284,15 @@ def test_redirected_receiver_is_reported_when_it_leaves() -> None:
     assert bench.reports[-1] == site_link.ReceiverLeft(T, "ann/7")
     bench.do(events.ConnectionLost(two))
     assert bench.reports[-1] == site_link.ReceiverLeft(T, "ann/8", gone=True)
+
+
+def test_relay_ends_at_once_when_its_receivers_were_sent_away() -> None:
+    bench = EdgeBench()
+    bench.do(events.ConnectionLost(bench.relay()))
+    receiver = bench.connect(run=7)
+    bench.ask(receiver, wire.AttachReceiver(1, T))
+    bench.pass_time(0.1)
+    bench.site(site_link.RedirectReceivers(T, ["ann/7"], BrokerId("e2"), "ws://e2"))
+    bench.ask(receiver, wire.Detach(5, bench.core.relaying.topics[T].at))
+    bench.pass_time(0.5)
+    assert bench.taken(effects.StopRelay) == [effects.StopRelay(T)]

@@ -55,13 +55,15 @@ class Redirecting:
             self._leaving[order.topic, client] = connections
             state.send_to_all(connections, wire.Redirect(topic.at, topic.name, order.broker, order.address))
 
-    def left(self, connection: Connection, topic: TopicName, *, gone: bool) -> None:
-        """A receiver is not attached here any more. Report it if it was sent away."""
+    def left(self, connection: Connection, topic: TopicName, *, gone: bool) -> bool:
+        """A receiver is not attached here any more. Report it if it was sent away; returns True if so."""
         if not self._leaving:
-            return
+            return False
         connections = self._leaving.get((topic, connection.client))
         if connections is not None and connection.id in connections:
             connections.discard(connection.id)
             if not connections:
                 del self._leaving[topic, connection.client]
                 self._state.report(ReceiverLeft(topic, connection.client, gone=gone))
+                return True
+        return False

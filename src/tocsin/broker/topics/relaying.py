@@ -29,6 +29,9 @@ from tocsin.wire.site_link import ExpectReceivers, RedirectReceivers
 
 _UNUSED_S = 10.0
 """How long an edge relays a topic without receivers: a receiver that reconnects finds its messages."""
+_SENT_AWAY_S = 0.2
+"""The same when the last receiver was sent to another edge: the input and the matching of the topic should leave this
+edge at once, because it is overloaded."""
 _ANSWER_S = 10.0
 """How long receivers wait for the home's answer."""
 _BEHIND_S = 5.0
@@ -112,7 +115,9 @@ class Relaying:
         """A receiver has detached, or its connection was lost (`gone`)."""
         if isinstance(topic, RelayedTopic):
             self.older.leave(topic, connection.id)
-        self.redirecting.left(connection, topic.name, gone=gone)
+        was_sent_away = self.redirecting.left(connection, topic.name, gone=gone)
+        if isinstance(topic, RelayedTopic) and was_sent_away and not gone:
+            topic.since_s = self._state.now_s - _UNUSED_S + _SENT_AWAY_S
 
     def on_blocked(self, connection: Connection) -> None:
         """A receiver whose connection is full does not hold up the others that need older messages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 
 import pytest
@@ -12,6 +13,7 @@ from tocsin.broker.topics.limits import TopicLimits
 from tocsin.client.topic_events import Deliver, TopicFrame
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.runtime.broker import topic_upstream
+from tocsin.runtime.broker.matching import Matching
 from tocsin.runtime.broker.topic_upstream import TopicUpstream
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.wire import topic as wire
@@ -68,6 +70,26 @@ def test_fetch_without_a_known_home_fails_at_once() -> None:
         topics.observe = lambda event, effects: failed.append(event)
         topics.handlers[effects.FetchOlder](effects.FetchOlder(3, T, (1, 0)))
         assert failed == [events.OlderFailed(3)]
+        await upstream.close()
+
+    asyncio.run(scenario())
+
+
+def test_edge_stops_reading_while_its_matching_is_full() -> None:
+    async def scenario() -> None:
+        topics, upstream = make_upstream()
+        waiting: list[object] = []
+        topics.matching = Matching(1.0, lambda: 0.0, lambda delay_s, callback: waiting.append(callback))
+        topics.happened(events.ConnectionOpened(events.ConnectionId(1), "ann", 1))
+        topics.happened(events.RequestReceived(events.ConnectionId(1), wire.AttachReceiver(2, T)))
+        upstream.receive(events.relay_event(T, wire.ReceiverAttached(9, 4, 3, 0, None, 3)))
+        for sequence in range(1, 8):
+            upstream.receive(events.relay_event(T, wire.Messages(4, 3, sequence, [(5, sequence, b"x")])))
+        upstream.receive(events.relay_event(T, wire.Gap(4, 3, 8, 9)))
+        relayed = topics.core.relaying.topics[T]
+        assert relayed.sequence == 1 and not upstream._room.is_set()
+        topics.matching.set_rate(math.inf)
+        assert relayed.sequence == 9 and upstream._room.is_set()
         await upstream.close()
 
     asyncio.run(scenario())

@@ -106,20 +106,21 @@ class Delivery:
         if topic.recorder is not None:
             topic.recorder.take(topic.epoch, first, entries)
         if topic.live:
-            self._state.delivered += len(entries) * len(topic.live)
-            if count == 1 or self._state.piece_bytes == PIECE_BYTES:
-                self._state.fan_out(topic.live, wire.Messages(topic.at, topic.epoch, first, entries))
-            else:
-                self._fan_out_in_pieces(topic, first, entries)
+            self.fan_out(topic, topic.epoch, first, entries)
 
-    def _fan_out_in_pieces(self, topic: HostedTopic, first: int, entries: list[wire.Entry]) -> None:
-        """Send many messages while the output is limited: a large frame would leave as one block beyond the rate."""
+    def fan_out(self, topic: HostedTopic, epoch: int, first: int, entries: list[wire.Entry]) -> None:
+        """Send messages to the live receivers; in pieces while the output is limited, because a large frame would leave
+        as one block beyond the rate."""
+        state = self._state
+        state.delivered += len(entries) * len(topic.live)
+        if len(entries) == 1 or state.piece_bytes == PIECE_BYTES:
+            state.fan_out(topic.live, wire.Messages(topic.at, epoch, first, entries))
+            return
         start = size_bytes = 0
         for end, entry in enumerate(entries, 1):
             size_bytes += len(entry[2])
-            if size_bytes >= self._state.piece_bytes or end == len(entries):
-                message = wire.Messages(topic.at, topic.epoch, first + start, entries[start:end])
-                self._state.fan_out(topic.live, message)
+            if size_bytes >= state.piece_bytes or end == len(entries):
+                state.fan_out(topic.live, wire.Messages(topic.at, epoch, first + start, entries[start:end]))
                 start, size_bytes = end, 0
 
     def trim(self) -> None:

@@ -185,8 +185,7 @@ class Relaying:
         state.recent_bytes += sum(len(entry[2]) for entry in entries)
         self.received += count
         if topic.live:
-            state.delivered += count * len(topic.live)
-            state.fan_out(topic.live, wire.Messages(topic.at, event.epoch, first, entries))
+            self._delivery.fan_out(topic, event.epoch, first, entries)
         self._delivery.trim()
         if topic.attaching:
             self._attach_waiting(topic)

@@ -57,10 +57,7 @@ class TopicMeter:
                 self._count_published(event.connection, event.request, effects)
             else:
                 alone = event.connection  # an attach: what this receiver alone gets is older
-        elif kind is events.RelayReceived:
-            assert isinstance(event, events.RelayReceived)
-            self._count_relayed(event)
-        elif kind is events.ConnectionDrained or kind is events.LogRead:
+        elif kind is events.ConnectionDrained or kind is events.LogRead or kind is events.OlderReceived:
             catching_up = True
         for effect in effects:
             if type(effect) is Send and type(effect.message) is wire.Messages:
@@ -80,14 +77,11 @@ class TopicMeter:
         self._published[key] = self._published.get(key, 0) + size_bytes + _PUBLISH_BYTES
         self._count(topic.name, size_bytes, messages, 0 if refused else len(topic.lagging), matched=not refused)
 
-    def _count_relayed(self, event: events.RelayReceived) -> None:
-        size_bytes = sum(len(entry[2]) for entry in event.entries)
-        self.relayed(event.topic, size_bytes, len(event.entries), self.lagging_at(event.topic))
-
-    def relayed(self, topic: TopicName, size_bytes: int, messages: int, lagging: int) -> None:
+    def relayed(self, event: events.RelayReceived) -> None:
         """Count messages that a home sent to this relay, before they are matched. Receivers that do not lag count when
         the messages are sent to them."""
-        self._count(topic, size_bytes, messages, lagging, matched=True)
+        size_bytes = sum(len(entry[2]) for entry in event.entries)
+        self._count(event.topic, size_bytes, len(event.entries), self.lagging_at(event.topic), matched=True)
 
     def _count(self, topic: TopicName, size_bytes: int, messages: int, lagging: int, *, matched: bool) -> None:
         due_bytes = lagging * (size_bytes + _MESSAGES_BYTES + messages * _NUMBER_BYTES) if lagging else 0

@@ -62,6 +62,9 @@ class TopicUpstream:
         self._relayed: dict[TopicName, tuple[TopicDriver, int]] = {}
         """Topic → the session that receives it, and the number of its subscription."""
         self._numbers = 0
+        self._room = asyncio.Event()
+        """Clear while the matching of this edge is full: it stops reading then. The queues of receivers are bounded."""
+        self._room.set()
         self._fetches: dict[int, _Fetch] = {}
         topics.handlers |= {
             effects.StartRelay: self._start,
@@ -96,10 +99,8 @@ class TopicUpstream:
         asyncio.get_running_loop().call_soon(driver.handle, event)
 
     def _new_driver(self) -> TopicDriver:
-        room = asyncio.Event()
-        room.set()  # the queues of the receivers are bounded, so the edge never stops reading
         session = TopicSession(secrets.randbits(_RUN_BITS), random.random, make_receiver=FrameReceiver)
-        driver = TopicDriver(session, self._coordinator, self._token(), self._tls, self._on_effect, room)
+        driver = TopicDriver(session, self._coordinator, self._token(), self._tls, self._on_effect, self._room)
         driver.make_socket = self._make_socket
         driver.on_failure = partial(self._on_failure, driver)
         self._drivers[driver] = 0
@@ -119,9 +120,24 @@ class TopicUpstream:
         if isinstance(effect, events.Deliver):
             for item in effect.items:
                 if isinstance(item, TopicFrame):
-                    self._topics.happened(core_events.relay_event(item.topic, item.message))
+                    self.receive(core_events.relay_event(item.topic, item.message))
                 elif isinstance(item, TopicFailure):
-                    self._topics.happened(core_events.RelayRefused(item.topic, item.message))
+                    self.receive(core_events.RelayRefused(item.topic, item.message))
+
+    def receive(self, event: core_events.Event) -> None:
+        """Pass an event on: at once, or after those that wait for matching. It keeps its place among them."""
+        topics, messages, size_bytes = self._topics, 0, 0
+        if isinstance(event, core_events.RelayReceived):
+            messages, size_bytes = len(event.entries), sum(len(entry[2]) for entry in event.entries)
+            if topics.meter is not None:
+                topics.meter.relayed(event)
+        if topics.matching is None:
+            topics.happened(event)
+            return
+        topics.matching.offer(messages, size_bytes, lambda: topics.happened(event))
+        if topics.matching.is_full:
+            self._room.clear()
+            topics.matching.on_room[self] = self._room.set
 
     # -- older messages ------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.schedule import Schedule, phase_s
+from tocsin.cluster.schedule import Schedule, joint_groups, phase_s
 from tocsin.model.ids import ChannelName
 
 SLOW, FAST, LIVE = ChannelName("slow"), ChannelName("fast"), ChannelName("live")
@@ -21,6 +21,20 @@ def test_repetitive_channel_keeps_its_period() -> None:
             schedule.finished(channel, now + 0.9)
     assert ran == [10, 20, 30, 40, 50, 60, 70, 80, 90]
     assert schedule.missed(FAST) == 0
+
+
+@given(st.dictionaries(st.text(max_size=3), st.sampled_from(["reports", "places"])), st.integers(1, 5))
+def test_groups_are_small_even_and_read_the_same(reads: dict[str, str], most: int) -> None:
+    groups = joint_groups({ChannelName(name): dataset for name, dataset in reads.items()}, most)
+    assert groups.keys() == reads.keys()
+    members: dict[int, list[str]] = {}
+    for name, group in groups.items():
+        members.setdefault(group, []).append(name)
+    for dataset in set(reads.values()):
+        sizes = [len(names) for names in members.values() if reads[names[0]] == dataset]
+        assert max(sizes) <= most and max(sizes) - min(sizes) <= 1
+        assert len(sizes) == -(-list(reads.values()).count(dataset) // most)
+    assert all(len({reads[name] for name in names}) == 1 for names in members.values())
 
 
 def test_channels_created_together_run_at_different_moments() -> None:

@@ -7,6 +7,7 @@ continuous channel runs when records have arrived, and again if more arrived whi
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from tocsin.model.ids import ChannelName
@@ -22,6 +23,24 @@ def phase_s(period_s: float, number: int) -> float:
     same moment, and each would wait for the others.
     """
     return period_s * (number * _GOLDEN % 1.0)
+
+
+def joint_groups(reads: Mapping[ChannelName, Hashable], most: int) -> dict[ChannelName, int]:
+    """The number of the group in which each channel runs together with others.
+
+    `reads` are the datasets whose NEW records each channel reads: those of a group read the same. Groups have at most
+    so many channels and about equal sizes. They depend on nothing else, so that the same channels stay together.
+    """
+    members: dict[Hashable, list[ChannelName]] = {}
+    for channel in sorted(reads):
+        members.setdefault(reads[channel], []).append(channel)
+    groups: dict[ChannelName, int] = {}
+    first = 0
+    for channels in members.values():
+        count = -(-len(channels) // most)
+        groups |= {channel: first + place * count // len(channels) for place, channel in enumerate(channels)}
+        first += count
+    return groups
 
 
 @dataclass(slots=True)

@@ -156,14 +156,19 @@ def test_commit_with_a_lost_answer_is_not_repeated(alike: DataCluster, monkeypat
         commit(*arguments)
         raise OperationalError("COMMIT", {}, Exception("the connection broke after the commit"))
 
+    before = alike.announcements.sequence
+    alike.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     publish(alike, "Reports", [report("a")])
     monkeypatch.setattr(alike.catalog.executions, "commit_together", broken)
     outcome = alike.execute_together(NAMES)
     monkeypatch.undo()
     assert outcome.done == {} and isinstance(outcome.failure, OperationalError)
+    assert alike.execute("OfKind") is not None
+    news = alike.announcements.since(NORTH, before).announcements
+    assert [each.channel for each in news] == [*NAMES, "OfKind"], "no execution is skipped"
     assert [alike.execute(name) for name in NAMES] == [None] * 3, "the catalog shows that they are committed"
     assert [ids(results_of(alike, name)[("fire",)]) for name in NAMES] == [["first", "a"]] * 3
-    assert len(alike.announcements.since(NORTH, 0).announcements) == 6
+    assert len(alike.announcements.since(NORTH, 0).announcements) == 7
 
 
 def test_commit_that_fails_leaves_nothing_behind(alike: DataCluster, monkeypatch: pytest.MonkeyPatch) -> None:

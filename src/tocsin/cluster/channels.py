@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -344,7 +345,7 @@ class Channels:
     ) -> list[StoredExecution | None]:
         """Commit executions of different channels in one transaction and announce them: see `commit_execution`.
 
-        If this raises, the next execution of each channel reads from the catalog whether it was committed.
+        If this raises, the next execution of each channel starts from what the catalog has.
         """
         for done in finished:
             done.write.check(done.written.files)
@@ -355,7 +356,14 @@ class Channels:
             ]
             for done in finished:
                 done.live.uncertain = True
-            committed = self._catalog.executions.commit_together(new, self._context.retention_s())
+            try:
+                committed = self._catalog.executions.commit_together(new, self._context.retention_s())
+            except Exception:
+                # They may be committed. Find out before another execution is announced: brokers would miss these.
+                with suppress(Exception):  # no answer: the next execution asks again
+                    for done in finished:
+                        self._read_progress(done.live)
+                raise
             for done, one in zip(finished, new, strict=True):
                 done.write.committed = True
                 self._note_commit(done.live, one, done.written)
@@ -365,6 +373,7 @@ class Channels:
                 if execution is not None
             ]
             if announced:
+                announced.sort(key=lambda execution: execution[0].sequence)
                 # A subscription belongs to one channel, so its number is in one summary.
                 self._subscriptions.count_results(pa.concat_tables([summary for _, summary in announced]), finished_s)
                 self._announcements.publish(announced)

@@ -148,7 +148,7 @@ class JointExecutions:
                     finished.append(FinishedExecution(live, turn.start.intervals, written, write, tried))
             self._wait_stored(turns)
             finished_s = self._context.now_s()
-            committed = self._channels.commit_together(finished, started_s, finished_s)
+            committed = self._channels.commit_together(finished, started_s, finished_s) if finished else []
         for done in finished:
             done.live.note_execution(started_s, finished_s, done.written.results, done.written.widest)
             done.live.prepared.plans.reused += 1

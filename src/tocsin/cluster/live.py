@@ -5,6 +5,7 @@ The data cluster rebuilds it from the catalog at every start.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -148,6 +149,19 @@ class LiveChannel:
     """True if a joint execution with this channel failed, and the channel has not run by itself since."""
     alone: int = 0
     """The number of the next executions that the channel runs by itself: see `cluster.joint_executions`."""
+    matches_ahead: bool = field(init=False)
+    """True if the channel may match records before they are stored. Its execution is committed after them.
+
+    False if the query also reads the same dataset in full, because a full read finds only stored records.
+    """
+    oldest_s: float = -math.inf
+    """No stored execution was committed before this moment of the retention clock."""
+
+    def __post_init__(self) -> None:
+        query = self.prepared.query
+        whole = {name.lower() for name in query.datasets}
+        is_continuous = self.prepared.channel.period_s is None
+        self.matches_ahead = is_continuous and not any(name.lower() in whole for name in query.new_datasets)
 
     @property
     def name(self) -> ChannelName:
@@ -185,17 +199,6 @@ class LiveChannel:
         """The datasets that the query reads, by lower-case name."""
         query = self.prepared.query
         return frozenset(name.lower() for name in query.datasets | query.new_datasets)
-
-    @property
-    def matches_ahead(self) -> bool:
-        """True if the channel may match records before they are stored. Its execution is committed after them.
-
-        False if the query also reads the same dataset in full, because a full read finds only stored records.
-        """
-        query = self.prepared.query
-        whole = {name.lower() for name in query.datasets}
-        is_continuous = self.prepared.channel.period_s is None
-        return is_continuous and not any(name.lower() in whole for name in query.new_datasets)
 
 
 class ArrivalNotifier:

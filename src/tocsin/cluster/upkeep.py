@@ -44,8 +44,11 @@ def _steps(cluster: DataCluster) -> Iterator[Callable[[], object]]:
             yield dataset.gateway.maintain
         yield partial(merge_dataset, cluster, dataset)
         yield partial(expire_records, cluster, dataset)
+    counts: dict[str, int] = {}
+    yield lambda: counts.update(cluster.catalog.files.counts())
     for channel in cluster.channels.all():
-        yield partial(merge_channel, cluster, channel)
+        if counts.get(results_owner(channel.name, channel.epoch), 0) >= FAN_IN:
+            yield partial(merge_channel, cluster, channel)
         yield partial(expire_results, cluster, channel)
     yield cluster.channels.end_unheld
     yield cluster.garbage.collect
@@ -137,9 +140,14 @@ def expire_results(cluster: DataCluster, live: LiveChannel) -> int:
     channel = live.prepared.channel
     now_s = cluster.retention_s()
     before_s = now_s - channel.retain_s
+    if before_s <= live.oldest_s:
+        return 0
     if cluster.catalog.executions.expire(channel.name, before_s):
         cluster.results.forget_latest(channel.name)
-    return cluster.catalog.files.expire(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
+    dropped = cluster.catalog.files.expire(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
+    # A file is as old as its newest execution, and an execution that is committed later is not older than now.
+    live.oldest_s = min(cluster.catalog.executions.oldest_s(channel.name), now_s)
+    return dropped
 
 
 class OrphanSweep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,6 +103,19 @@ class ExecutionTable:
                 executions.c.retained_s.is_(None) & (executions.c.finished_s < before_s)
             )
             return forget_executions(connection, (executions.c.channel == channel) & expired)
+
+    def oldest_s(self, channel: ChannelName) -> float:
+        """When the oldest execution of a channel was committed, by the retention clock; infinity if there is none.
+
+        Minus infinity if one of an earlier release does not say so.
+        """
+        own = executions.c.channel == channel
+        without = sa.select(executions.c.sequence).where(own, executions.c.retained_s.is_(None)).limit(1)
+        with self._database.read() as connection:
+            if connection.scalar(without) is not None:
+                return -math.inf
+            oldest: float | None = connection.scalar(sa.select(sa.func.min(executions.c.retained_s)).where(own))
+        return math.inf if oldest is None else oldest
 
     def commit(
         self,

@@ -45,6 +45,11 @@ class FileTable:
             query = query.where(files.c.first <= upto)
         return [StoredFile(**row._mapping) for row in self._database.rows(query)]
 
+    def counts(self) -> dict[str, int]:
+        """How many files each owner has."""
+        query = sa.select(files.c.owner, sa.func.count().label("files")).group_by(files.c.owner)
+        return {row.owner: row.files for row in self._database.rows(query)}
+
     def contents(self, paths: Sequence[str]) -> dict[str, bytes]:
         """The bytes of files that the catalog stores, by path. A file that is deleted is left out."""
         found: dict[str, bytes] = {}

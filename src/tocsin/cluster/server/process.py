@@ -8,6 +8,7 @@ process nor another channel.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -74,6 +75,9 @@ class ClusterProcess:
         self._failures: dict[ChannelName, int] = {}
         """Failed executions in a row, since the last success."""
         self._retry_at_s: dict[ChannelName, float] = {}
+        self._arriving: set[ChannelName] = set()
+        """Channels with NEW records that the loop has not noted yet: one batch of records may concern hundreds."""
+        self._arriving_lock = threading.Lock()
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
@@ -124,8 +128,12 @@ class ClusterProcess:
         loop = asyncio.get_running_loop()
 
         def arrived(channel: ChannelName) -> None:
-            with suppress(RuntimeError):  # the loop is closed; the next start looks for NEW records
-                loop.call_soon_threadsafe(self._arrived, channel)
+            with self._arriving_lock:
+                is_first = not self._arriving
+                self._arriving.add(channel)
+            if is_first:
+                with suppress(RuntimeError):  # the loop is closed; the next start looks for NEW records
+                    loop.call_soon_threadsafe(self._all_arrived)
 
         cluster = self._cluster = await asyncio.to_thread(self._open_cluster, arrived)
         self._metrics.watch(cluster, self.missed, self.late_channels)
@@ -370,6 +378,12 @@ class ClusterProcess:
     def _retry(self, name: ChannelName) -> None:
         self._retry_at_s.pop(name, None)
         self._arrived(name)
+
+    def _all_arrived(self) -> None:
+        with self._arriving_lock:
+            names, self._arriving = self._arriving, set()
+        for name in names:
+            self._arrived(name)
 
     def _arrived(self, name: ChannelName) -> None:
         if name not in self._retry_at_s:

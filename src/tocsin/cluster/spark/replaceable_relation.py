@@ -22,6 +22,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import _check_arrow_table_timestamps_localize, from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tocsin.cluster.store.recent_tables import COLUMN_BYTES
+
 KEPT_BYTES = 256 << 10
 """A relation keeps a table of at most this size between two jobs."""
 SHARED_BYTES = 64 << 20
@@ -117,7 +119,9 @@ class ReplaceableRelation:
         """The table as a list of Arrow batches in the JVM."""
         data = _bytes(_as_spark_reads(table, self._schema, self._arrow))
         batches = self._no_batches.prepended(data)
-        self._shared_by(table).add(table, batches, len(data))
+        # A small table needs far more memory than its bytes.
+        more_bytes = COLUMN_BYTES * table.num_columns if table.nbytes <= KEPT_BYTES else 0
+        self._shared_by(table).add(table, batches, len(data) + more_bytes)
         return batches
 
     def _shared_by(self, table: pa.Table) -> SharedTables:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import OperationalError
 from tests.cluster import test_channel_property as queries
 from tests.cluster.emergency import NORTH, declare, ids, report
 from tests.conftest import ClusterAt, publish, results_of
-from tocsin.cluster import joint_executions
+from tocsin.cluster import executions, joint_executions
 from tocsin.cluster.catalog import results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.pulling import open_pull, pulled
@@ -29,6 +29,13 @@ ALIKE = "".join(
 )
 ZONES = """CREATE CONTINUOUS CHANNEL Zones (kind STRING) AS
   SELECT r.id, from_utc_timestamp(r.at, :kind) AS there FROM NEW Reports r WHERE r.kind = :kind;"""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No execution is slow: a busy machine must not fail these tests."""
+    monkeypatch.setattr(joint_executions, "JOINT_S", 600.0)
+    monkeypatch.setattr(executions, "SLOW_S", 600.0)
 
 
 @pytest.fixture

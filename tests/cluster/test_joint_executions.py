@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from sqlalchemy.exc import OperationalError
 
 from tests.cluster import test_channel_property as queries
-from tests.cluster.emergency import NORTH, declare, ids, report
+from tests.cluster.emergency import NORTH, REPORTS, declare, ids, report
 from tests.conftest import ClusterAt, publish, results_of
 from tocsin.cluster import executions, joint_executions
 from tocsin.cluster.catalog import results_owner
@@ -69,7 +69,7 @@ def test_joint_executions_store_the_same_results_as_single_ones(cluster_at: Clus
         for copy in (name, f"{name}Joint"):
             declare(cluster, f"CREATE CONTINUOUS CHANNEL {copy} (kind STRING, n INT) AS {query};")
     joint = [ChannelName(f"{name}Joint") for name in queries.QUERIES]
-    published, joined = 0, set()
+    published, joined = 0, set[ChannelName]()
 
     @settings(max_examples=4, database=None, suppress_health_check=list(HealthCheck))
     @given(queries.reports, queries.teams, queries.requests)
@@ -128,7 +128,7 @@ def test_joint_results_survive_a_restart_and_merging(alike: DataCluster, cluster
     [file] = again.catalog.files.of(results_owner("C0", again.channel("C0").epoch))
     assert again.storage.list("results") == [file.path], "results of the catalog are merged into a file"
     again.results._recent = RecentTables(0)
-    assert results_of(again, "C0") == expected["C0"]
+    assert results_of(again, "C0") == expected[NAMES[0]]
     garbage = again.catalog.files.garbage()
     assert len(garbage) == 4 == len(again.catalog.files.contents(garbage))
     maintain(again)
@@ -180,7 +180,7 @@ def test_commit_with_a_lost_answer_is_not_repeated(alike: DataCluster, monkeypat
 
 def test_commit_that_fails_leaves_nothing_behind(alike: DataCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(alike, "Reports", [report("a")])
-    alike.catalog.channels.advance(ChannelName("C1"), {"Reports": (1, 2)})  # as another process would
+    alike.catalog.channels.advance(NAMES[1], {REPORTS: (1, 2)})  # as another process would
     outcome = alike.execute_together(NAMES)
     assert outcome.done == {} and "it ran twice" in str(outcome.failure)
     assert alike.catalog.writes.open() == {}

@@ -70,9 +70,9 @@ def test_value_that_fails_only_later_ends_its_subscription(cluster: DataCluster,
     again.execute("Volcanoes")
     assert {key: ids(rows) for key, rows in results_of(again, "Volcanoes").items()} == {("^v",): ["v1"], ("x",): []}
     assert again.catalog.dead_letters.page() == []
-    assert "Unclosed group" in again.channel("Volcanoes").notices[0]
+    assert "missing closing" in again.channel("Volcanoes").notices[0]
     after_restart = cluster_at()
-    with pytest.raises(TocsinError, match="Unclosed group") as refused:
+    with pytest.raises(TocsinError, match="missing closing") as refused:
         after_restart.subscribe("Volcanoes", [{"pattern": "("}], NORTH)
     assert refused.value.code is Code.BAD_PARAMETER
 

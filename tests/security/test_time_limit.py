@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.cluster.emergency import APPLICATION, NORTH, declare, ids, report
 from tests.conftest import Clock, ClusterAt, publish, results_of
+from tocsin.cluster import executions
+from tocsin.cluster.spark.execution import execute
+from tocsin.cluster.spark.time_limit import TimeOver
+from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.wire.errors import Code, TocsinError
 
 pytestmark = pytest.mark.spark
@@ -37,3 +43,26 @@ def test_runaway_execution_is_cancelled_and_the_channel_continues(cluster_at: Cl
     for channel, key in (("Pairs", (1,)), ("OfKind", ("fire",))):
         patient.execute(channel)
         assert "b" in ids(results_of(patient, channel)[key])
+
+
+def test_execution_that_takes_too_long_continues_with_half_of_the_records(
+    cluster_at: ClusterAt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cluster_at()
+    declare(cluster, APPLICATION)
+    cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
+    for name in "abcd":
+        publish(cluster, "Reports", [report(name)])
+    sizes: list[int] = []
+
+    def slow(*arguments: Any) -> WrittenResults:
+        sizes.append(arguments[6].records)
+        if sizes[-1] > 1:
+            raise TimeOver("OfKind", 1800.0)
+        return execute(*arguments)
+
+    monkeypatch.setattr(executions, "execute", slow)
+    for _ in range(4):
+        cluster.execute("OfKind")
+    assert sizes == [4, 2, 1, 3, 1, 2, 1, 1]
+    assert ids(results_of(cluster, "OfKind")["fire",]) == ["a", "b", "c", "d"]

@@ -30,7 +30,7 @@ from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
 from tocsin.cluster.spark.execution import ExecutionSize, TooMuchAtOnce, execute, warm_up
 from tocsin.cluster.spark.preparing import in_authors_words
 from tocsin.cluster.spark.session import Session
-from tocsin.cluster.spark.time_limit import time_limit
+from tocsin.cluster.spark.time_limit import TimeOver, time_limit
 from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.store.results import ResultStore
@@ -112,8 +112,8 @@ class Executions:
             try:
                 with self._writes.begin(results_owner(live.name, live.epoch)) as write:
                     execution = self._execute_from(live, start, write, started_s)
-            except (*SPARK_ERRORS, TooMuchAtOnce):
-                # Nothing is at fault by itself: perhaps there are too many records for one job.
+            except (*SPARK_ERRORS, TooMuchAtOnce, TimeOver):
+                # Nothing is at fault by itself: perhaps there are too many records for one job or for its time.
                 shorter = start.shortened()
                 if shorter is None:
                     raise

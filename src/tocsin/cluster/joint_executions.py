@@ -175,9 +175,9 @@ class JointExecutions:
 
 
 def _may_join(live: LiveChannel) -> bool:
-    """False for a channel that has not run yet, or whose last executions had problems."""
-    has_problem = live.deaths or live.uncertain or live.is_suspect or live.alone
-    return live.warm and live.prepared.plans.usable and not has_problem and not live.subscribers.dropped_paths
+    """False for a channel that has not run yet, or whose last executions had problems, or whose time is uncertain."""
+    has_problem = live.deaths or live.uncertain or live.is_suspect or live.alone or live.subscribers.dropped_paths
+    return live.warm and live.prepared.plans.usable and not has_problem and not live.prepared.has_open_patterns
 
 
 def _turn(live: LiveChannel, start: ExecutionStart, inputs: ExecutionInputs) -> _Turn | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tocsin.cluster.spark.preparing import DatasetContents, PreparedChannel, results_frame, view_of
+from tocsin.cluster.spark.preparing import DatasetContents, PreparedChannel, frame_of, results_frame, view_of
 from tocsin.cluster.spark.reused_plan import REUSED_BYTES, ReusedPlan
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, first_of_each_task, write_few_results, write_results
@@ -168,7 +168,7 @@ def _ordinary_frame(
     """The results as a frame that is planned for this execution."""
     _plan_for(prepared.session, size)
     prepared.views.show(SUBSCRIPTIONS_VIEW, subscribers.frame(prepared.session))
-    return results_frame(prepared.views, prepared.query, contents, subscribers.radius_levels)
+    return results_frame(prepared, contents, subscribers.radius_levels)
 
 
 def _whole_inputs(
@@ -224,7 +224,7 @@ def _results_of_reused_plan(
     def plan(frames: Mapping[str, DataFrame]) -> DataFrame:
         for view, frame in frames.items():
             views.show(view, subscribers.typed(frame) if view == SUBSCRIPTIONS_VIEW else frame)
-        return first_of_each_task(prepared.session.sql(text), most_rows)
+        return first_of_each_task(frame_of(prepared, text), most_rows)
 
     return prepared.plans.run(f"{most_rows} of {text}", _tables(inputs), plan, assumed_bytes)
 

@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from tocsin.cluster.spark.errors import SPARK_ERRORS, first_line
+from tocsin.cluster.spark.patterns import with_bounded_patterns
 from tocsin.cluster.spark.plan_walk import plan_nodes
 from tocsin.cluster.spark.query_check import QueryRefused, checked_frame
 from tocsin.cluster.spark.replaceable_relation import memory_frame
@@ -69,6 +70,8 @@ class PreparedChannel:
     plans: PlanCache
     narrowing: Narrowing
     """The rows and subscriptions that an execution may leave out."""
+    has_open_patterns: bool
+    """True if the query matches with patterns that come from subscriptions or records."""
 
     @property
     def described(self) -> Schema:
@@ -100,7 +103,8 @@ def prepare(
         # would not report what it cannot do.
         views.show(SUBSCRIPTIONS_VIEW, empty)
         names = _show_datasets(views, query, contents)
-        frame = checked_frame(session, query, to_lateral_sql(query, view_of), {SUBSCRIPTIONS_VIEW, *names})
+        checked = checked_frame(session, query, to_lateral_sql(query, view_of), {SUBSCRIPTIONS_VIEW, *names})
+        frame = with_bounded_patterns(session, checked)
         plan = frame._jdf.queryExecution()
         deterministic = plan.analyzed().deterministic()
         physical = plan.executedPlan().toString()
@@ -119,8 +123,18 @@ def prepare(
     columns = StructType(frame.schema.fields[1:]).toNullable()
     _check_columns(channel, columns)
     plans = PlanCache(session, query.text)
-    arrow = _arrow(channel, columns)
-    return PreparedChannel(channel, query, session, columns, arrow, _warnings(physical), views, plans, narrowing)
+    return PreparedChannel(
+        channel,
+        query,
+        session,
+        columns,
+        _arrow(channel, columns),
+        _warnings(physical),
+        views,
+        plans,
+        narrowing,
+        has_open_patterns=frame is not checked,
+    )
 
 
 def _narrowing(
@@ -134,13 +148,19 @@ def _narrowing(
     return replace(narrowing, subscriptions=())
 
 
-def results_frame(views: Views, query: ChannelQuery, contents: DatasetContents, levels: RadiusLevels) -> DataFrame:
-    """The results of all subscriptions in SUBSCRIPTIONS_VIEW: the subscription's number, then the channel's columns.
+def results_frame(prepared: PreparedChannel, contents: DatasetContents, levels: RadiusLevels) -> DataFrame:
+    """The results of all subscriptions in SUBSCRIPTIONS_VIEW: the subscription's number, then the channel's columns."""
+    _show_datasets(prepared.views, prepared.query, contents)
+    return frame_of(prepared, to_lateral_sql(prepared.query, view_of, radius_levels=levels))
+
+
+def frame_of(prepared: PreparedChannel, sql: str) -> DataFrame:
+    """The frame of the channel's SQL over its views.
 
     `prepare` has checked the query. The SQL is the same except for the grid levels, which are Tocsin's own text.
     """
-    _show_datasets(views, query, contents)
-    return views.session.sql(to_lateral_sql(query, view_of, radius_levels=levels))
+    frame = prepared.session.sql(sql)
+    return with_bounded_patterns(prepared.session, frame) if prepared.has_open_patterns else frame
 
 
 def _show_datasets(views: Views, query: ChannelQuery, contents: DatasetContents) -> list[str]:

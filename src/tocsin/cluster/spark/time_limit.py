@@ -28,6 +28,18 @@ _GONE = (*SPARK_ERRORS, Py4JError, OSError)
 """Errors of calls to a JVM that has ended: the execution fails with its own error."""
 
 
+class TimeOver(TocsinError):
+    """An execution that took longer than its limit."""
+
+    def __init__(self, channel: str, limit_s: float) -> None:
+        super().__init__(
+            Code.TOO_LARGE,
+            f"channel {channel}: an execution took longer than {limit_s:g} s and was cancelled. Make the query "
+            "cheaper, for example with an equality to join on, or ask an administrator to raise the setting "
+            "execution_s. The next execution covers the same records",
+        )
+
+
 class TimeLimit:
     """The time limit of one execution."""
 
@@ -39,17 +51,12 @@ class TimeLimit:
     def check(self) -> None:
         """Raise if the time is over."""
         if self.is_over:
-            raise TocsinError(
-                Code.TOO_LARGE,
-                f"channel {self._channel}: an execution took longer than {self._limit_s:g} s and was cancelled. Make "
-                "the query cheaper, for example with an equality to join on, or ask an administrator to raise the "
-                "setting execution_s. The next execution covers the same records",
-            )
+            raise TimeOver(self._channel, self._limit_s)
 
 
 @contextmanager
 def time_limit(session: SparkSession, channel: str, limit_s: float) -> Iterator[TimeLimit]:
-    """A block whose Spark jobs, started by this thread, are cancelled after `limit_s`. It then raises TOO_LARGE.
+    """A block whose Spark jobs, started by this thread, are cancelled after `limit_s`. It then raises TimeOver.
 
     The jobs of each channel get an even share of the cores, however many tasks another channel has waiting.
     """

@@ -31,7 +31,7 @@ class Trial:
         frame = self._subscribers.frame(prepared.session)
         prepared.views.show(SUBSCRIPTIONS_VIEW, frame.where(F.col(SUBSCRIPTION).between(first, last)))
         try:
-            results = results_frame(prepared.views, prepared.query, contents, self._subscribers.radius_levels)
+            results = results_frame(prepared, contents, self._subscribers.radius_levels)
             results.write.format("noop").mode("overwrite").save()
         except SPARK_ERRORS as error:
             if self._limit is not None:

@@ -13,6 +13,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.cluster.server.conftest import RunningServer, server, start_server, until
+from tocsin.cluster.server.publishers import LONGEST_PAUSE_S
 from tocsin.cluster.server.routes import context as contexts
 from tocsin.cluster.server.routes.announcements import STREAMS_EACH
 from tocsin.cluster.server.routes.records import SOCKETS_EACH
@@ -39,6 +40,13 @@ class RawRequest:
 
     def status(self) -> int:
         return int(self._socket.recv(65536).split(b" ", 2)[1])
+
+    def is_closed(self) -> bool:
+        """Whether the server closes the connection behind its answer."""
+        try:
+            return self._socket.recv(65536) == b""
+        except ConnectionError:
+            return True
 
     def close(self) -> None:
         self._socket.close()
@@ -76,7 +84,7 @@ def test_stalled_bodies_of_one_publisher_leave_room_for_others(
     honest = server.client(server.token_for("publish:*"))
     with ExitStack() as opened:
         for _ in range(32):
-            request = opened.enter_context(raw_request(server, hostile, RECORDS, 1 << 20))
+            request = opened.enter_context(raw_request(server, hostile, RECORDS, 250_000))
             request.send(b"[" + b" " * 200_000)
         until(lambda: server.server.context.bodies_bytes > 200_000)
         assert honest.post(RECORDS, json=[{"report_id": "room"}]).status_code == 200
@@ -85,6 +93,51 @@ def test_stalled_bodies_of_one_publisher_leave_room_for_others(
         assert server.server.context.bodies_bytes <= 512 << 10
     until(lambda: not server.server.context.bodies_bytes)
     assert server.client(hostile).post(RECORDS, json=[{"report_id": "room2"}]).status_code == 200
+
+
+def test_body_beyond_the_share_is_refused_before_it_is_read(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server does not read it to its end either: it closes the connection."""
+    monkeypatch.setattr(contexts, "SHARE_BYTES", 1 << 20)
+    hostile = server.token_for("publish:*")
+    with raw_request(server, hostile, RECORDS, 900_000) as first:
+        first.send(b"[")
+        until(lambda: server.server.context.bodies_bytes)
+        with raw_request(server, hostile, RECORDS, 900_000) as second:
+            assert second.status() == 429
+            assert second.is_closed()
+        assert server.server.context.bodies_bytes == 1
+    until(lambda: not server.server.context.bodies_bytes)
+
+
+def test_publisher_of_refused_bodies_is_refused_before_its_body_is_read(server: RunningServer) -> None:
+    hostile, honest = server.token_for("publish:*"), server.client(server.token_for("publish:*"))
+    client = server.client(hostile)
+    for _ in range(100):
+        answer = client.post(RECORDS, content=b'[{"report_id": "first"},' + b"1," * 50_000 + b"1]")
+        if answer.status_code == 429:
+            break
+        assert answer.status_code == 200 and answer.json()["refused_total"] == 50_001
+    assert (answer.status_code, answer.json()["error"]["code"]) == (429, "backlogged")
+    assert 1 <= int(answer.headers["Retry-After"]) <= LONGEST_PAUSE_S
+    with raw_request(server, hostile, RECORDS, 1 << 20) as request:
+        assert request.status() == 429
+        assert request.is_closed()
+    url = server.url.replace("http", "ws") + "/v1/datasets/Reports/stream"
+    with connect(url, additional_headers={"Authorization": f"Bearer {hostile}"}) as stream:
+        stream.send(json.dumps([{"report_id": "pause"}]))
+        reply = json.loads(stream.recv(30))
+        assert reply["status"] == 429 and reply["retry_after_s"] >= 1
+    assert honest.post(RECORDS, json=[{"report_id": "pause"}]).status_code == 200
+
+
+def test_publisher_of_single_wrong_records_gets_every_reason(server: RunningServer) -> None:
+    client = server.client(server.token_for("publish:*"))
+    for number in range(300):
+        wrong = client.post(RECORDS, json=[{"report_id": f"w{number}", "severity": "high"}])
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "bad_records")
+    assert client.post(RECORDS, json=[{"report_id": "mended"}]).status_code == 200
 
 
 def test_body_that_stalls_is_refused(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:

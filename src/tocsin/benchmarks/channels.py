@@ -53,7 +53,7 @@ def channels(
     }
 
 
-register = command(channels)
+register = command(channels, needs=("psutil", "duckdb"))
 
 
 def measure(cluster: Any, subscriptions: int, records: int, rounds: int) -> dict[str, Any]:

@@ -22,12 +22,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tocsin.benchmarks.shared.harness import announce, command
+from tocsin.benchmarks.shared.harness import MISSING, announce, command
 
 LIMIT_S = 900.0
 """The most seconds of one benchmark."""
-MISSING = 2
-"""Exit code of a benchmark whose peer is not installed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def city(
     return measure(plan, [float(speed) for speed in speeds.split(",")], rounds, round_warm_ups)
 
 
-register = command(city)
+register = command(city, needs=("psutil",))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,11 +45,6 @@ def edge(
     repeat: Annotated[int, typer.Option(min=1, help="Rounds; the median of each engine counts.")] = 3,
 ) -> dict[str, Any]:
     """Measure an edge node: readings per CPU second through a filter and a window aggregate."""
-    try:
-        import bytewax  # noqa: F401
-    except ImportError:
-        typer.echo("tocsin bench edge: bytewax is a development dependency and is not installed", err=True)
-        raise typer.Exit(2) from None
     rows, batches = make_readings(readings)
     rounds = [measure(rows, batches) for _ in range(repeat)]
     edge_rate, rows_rate, bytewax_rate = (
@@ -67,7 +62,7 @@ def edge(
     }
 
 
-register = command(edge)
+register = command(edge, needs=("bytewax",))
 
 
 def measure(rows: Readings, batches: list[pa.RecordBatch]) -> tuple[int, tuple[float, float, float]]:

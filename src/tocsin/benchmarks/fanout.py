@@ -77,7 +77,7 @@ def fanout(
     return asyncio.run(measure(sessions, results, burst, size_bytes, rounds))
 
 
-register = command(fanout)
+register = command(fanout, needs=("psutil",))
 
 
 async def measure(sessions: int, results: int, burst: int, size_bytes: int, rounds: int = 5) -> dict[str, Any]:

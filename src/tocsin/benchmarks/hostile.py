@@ -59,7 +59,7 @@ def hostile(
     return asyncio.run(measure(subscribers, warm_up_s, phase_s, pairs))
 
 
-register = command(hostile)
+register = command(hostile, needs=("psutil",))
 
 
 @dataclass(slots=True)

@@ -77,7 +77,7 @@ def live(
     }
 
 
-register = command(live)
+register = command(live, needs=("psutil", "duckdb"))
 
 
 @dataclass(frozen=True, slots=True)

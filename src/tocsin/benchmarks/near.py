@@ -42,7 +42,7 @@ def near(
     return {**measured, "users": users, "records": records, "peak_rss_mib": memory.peak_mib}
 
 
-register = command(near)
+register = command(near, needs=("psutil", "duckdb"))
 
 
 def measure(cluster: Any, users: int, records: int, radius_m: float, rounds: int) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def sessions(
     return asyncio.run(measure(sessions, pool, results, tls=tls))
 
 
-register = command(sessions)
+register = command(sessions, needs=("psutil",))
 
 
 @dataclass(frozen=True, slots=True)

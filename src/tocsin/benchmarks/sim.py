@@ -45,7 +45,7 @@ def sim(
     }
 
 
-register = command(sim)
+register = command(sim, needs=("psutil",))
 
 
 def _run(name: str, settings: Any, seed: int, trace_path: Path | None = None) -> dict[str, Any]:

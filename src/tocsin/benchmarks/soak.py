@@ -43,7 +43,7 @@ def soak(
         return runner.run(measure(minutes, speed, subscribers, seed))
 
 
-register = command(soak)
+register = command(soak, needs=("psutil",))
 
 
 async def measure(minutes: float, speed: float, subscribers: int, seed: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tocsin.benchmarks.shared.harness import command
+from tocsin.benchmarks.shared.harness import MISSING, command
 
 
 def example(size: Annotated[int, typer.Option(min=1)] = 3) -> dict[str, Any]:
@@ -38,3 +38,11 @@ def test_command_without_json_prints_a_line_for_each_figure() -> None:
         ["rate_per_s", "1,234"],
         ["correct", "True"],
     ]
+
+
+def test_command_without_a_needed_package_names_it_in_one_sentence() -> None:
+    app = typer.Typer()
+    command(example, needs=("json", "no_such_package"))(app)
+    done = CliRunner().invoke(app, ["--json"])
+    assert (done.exit_code, done.stdout) == (MISSING, "")
+    assert done.stderr == ("tocsin bench example: not installed: no_such_package; run `pip install no_such_package`\n")

@@ -397,9 +397,9 @@ def test_sync_does_not_wait_for_a_body_that_is_being_parsed(bench: Bench, monkey
     gateway = bench.open()
     decode = gateway._store.codec.decode
 
-    def sync_meanwhile(payload: bytes, form: RecordForm) -> Any:
+    def sync_meanwhile(*arguments: Any) -> Any:
         in_threads(gateway.sync)
-        return decode(payload, form)
+        return decode(*arguments)
 
     monkeypatch.setattr(gateway._store.codec, "decode", sync_meanwhile)
     assert counts(gateway.accept(body("a"), RecordForm.JSON)) == (1, 0, 0)
@@ -414,10 +414,10 @@ def test_request_that_is_answered_while_its_repeat_is_parsed_is_replayed(
     gateway = bench.open(PLAIN)
     decode = gateway._store.codec.decode
 
-    def answer_first(payload: bytes, form: RecordForm) -> Any:
+    def answer_first(payload: bytes, form: RecordForm, *others: Any) -> Any:
         monkeypatch.undo()
         in_threads(lambda: gateway.accept(payload, form, "key"))
-        return decode(payload, form)
+        return decode(payload, form, *others)
 
     monkeypatch.setattr(gateway._store.codec, "decode", answer_first)
     outcome = gateway.accept(body("a"), RecordForm.JSON, "key")
@@ -430,9 +430,9 @@ def test_gateway_that_closes_while_a_body_is_parsed_refuses_it(bench: Bench, mon
     gateway = bench.open()
     decode = gateway._store.codec.decode
 
-    def close_meanwhile(payload: bytes, form: RecordForm) -> Any:
+    def close_meanwhile(*arguments: Any) -> Any:
         in_threads(gateway.close)
-        return decode(payload, form)
+        return decode(*arguments)
 
     monkeypatch.setattr(gateway._store.codec, "decode", close_meanwhile)
     assert isinstance(gateway.accept(body("a"), RecordForm.JSON), Unavailable)

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tocsin.cluster.feed.recordforms import Malformed, RecordForm, RecordRefusal, TooMany
-from tocsin.cluster.feed.records import Decoded, RecordCodec
-from tocsin.model.schema import Schema
+from tocsin.cluster.feed.records import HOPELESS, Decoded, RecordCodec
+from tocsin.model.schema import Column, Schema
 
 REPORTS = Schema.of(
     report_id="STRING",
@@ -348,3 +348,18 @@ def test_mixed_time_spellings_are_decoded_like_single_ones(endings: list[str | N
     ]
     alone = [line for record in records for line in decode(CODEC, [record]).lines.split(b"\n")]
     assert decode(CODEC, records).lines == b"\n".join(alone)
+
+
+def test_body_that_begins_with_a_thousand_wrong_records_is_not_read_on() -> None:
+    wrong, good = "1", '{"id": "a"}'
+    codec = RecordCodec(Schema((Column("id", "STRING"),)), key=("id",))
+
+    def decoded(records: list[str], may_give_up: bool) -> tuple[int, int, int]:
+        found = codec.decode(f"[{','.join(records)}]".encode(), RecordForm.JSON, may_give_up=may_give_up)
+        assert isinstance(found, Decoded)
+        return found.count, len(found.refusals), found.not_read
+
+    hopeless = [wrong] * HOPELESS + [good] * 20
+    assert decoded(hopeless, may_give_up=True) == (0, HOPELESS, 20)
+    assert decoded(hopeless, may_give_up=False) == (20, HOPELESS, 0), "a recording must not lose the good ones"
+    assert decoded([good, *hopeless], may_give_up=True) == (21, HOPELESS, 0)

@@ -187,17 +187,17 @@ def test_publisher_that_disconnects_does_not_disturb_others(tmp_path: Path) -> N
     gateway.close()
 
 
-def test_large_body_is_checked_in_another_thread(tmp_path: Path) -> None:
+def test_large_body_is_checked_in_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = make(tmp_path / "d")
     gateway.may_go_on.set()
     threads: list[int] = []
-    accept = gateway.accept_into_group
+    append = gateway.append
 
     def noted(*arguments: Any) -> Any:
         threads.append(threading.get_ident())
-        return accept(*arguments)
+        return append(*arguments)
 
-    gateway.accept_into_group = noted  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr(gateway, "append", noted)
 
     async def main() -> int:
         commit = GroupCommit(gateway)

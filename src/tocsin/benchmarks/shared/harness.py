@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import sys
@@ -27,15 +28,25 @@ def announce(progress: str) -> None:
     print(progress, file=sys.stderr, flush=True)
 
 
-def command(benchmark: Callable[..., Mapping[str, Any]]) -> Callable[[typer.Typer], None]:
+MISSING = 2
+"""Exit code of a benchmark that lacks a package or a peer."""
+
+
+def command(benchmark: Callable[..., Mapping[str, Any]], needs: Sequence[str] = ()) -> Callable[[typer.Typer], None]:
     """Return the `register` function of a benchmark's module.
 
     The command has the benchmark's options and `--json`. It prints the figures that the benchmark returns and the
-    machine that it ran on, and exits with 1 if the figure `correct` is False.
+    machine that it ran on, and exits with 1 if the figure `correct` is False. `needs` are packages that are not
+    installed with the product: without them the command names them and exits with `MISSING`.
     """
 
     @wraps(benchmark)
     def run(*, as_json: bool, **options: Any) -> None:
+        missing = [package for package in needs if importlib.util.find_spec(package) is None]
+        if missing:
+            name = benchmark.__name__.replace("_", "-")
+            announce(f"tocsin bench {name}: not installed: {', '.join(missing)}; run `pip install {' '.join(missing)}`")
+            raise typer.Exit(MISSING)
         figures = {"machine": described_machine(), **benchmark(**options)}
         if as_json:
             print(json.dumps(figures))

@@ -19,6 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,17 @@ AT_ONCE = 500
 """Requests in one write."""
 UNREAD = 5_000
 """Unread requests of one round. The kernel buffers hundreds of thousands; reading all answers would take minutes."""
-METHODS = ("unread lists", "pings", "silent connections", "stalled bodies", "malformed bodies")
+METHODS = ("unread lists", "pings", "silent connections", "stalled bodies", "malformed bodies", "wrong records")
 """What subscriber and publisher do. Calls of the webhook come when records are published."""
 
 Counts = Counter[str]
 
 
-async def again_and_again(attack: Callable[[], Awaitable[None]], counts: Counts, name: str) -> None:
+async def again_and_again(attack: Callable[[], Awaitable[None]]) -> None:
     """Repeat an attack; a closed connection or a refusal is what attackers expect."""
     while True:
         with suppress(OSError, EOFError, TimeoutError, ConnectionError):
             await attack()
-        counts[f"{name} rounds"] += 1
         await asyncio.sleep(0.1)
 
 
@@ -151,9 +151,12 @@ async def hold_silent_connections(opened: AsyncExitStack, host: str, port: int, 
 
 
 def publisher(address: str, token: str, counts: Counts) -> Callable[[], Awaitable[None]]:
-    """Sends bodies that stall shortly before their end, and malformed ones in between."""
+    """Sends bodies that stall shortly before their end; malformed ones and ones full of wrong records in between."""
     host, port = address.removeprefix("http://").split(":")
     head = f"POST /v1/datasets/Facts/records HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
+
+    malformed = b'[{"id": 1}' + b" " * 200_000
+    wrong = b"[" + b"1," * 99_000 + b"1]"
 
     async def stall() -> None:
         _, writer = await asyncio.open_connection(host, int(port))
@@ -164,21 +167,29 @@ def publisher(address: str, token: str, counts: Counts) -> Callable[[], Awaitabl
                 await writer.drain()
             counts["stalled bodies"] += 1
             await asyncio.sleep(4 * MODE_S)
+        except ConnectionError:
+            counts["stalled bodies refused"] += 1
+            await asyncio.sleep(MODE_S)
         finally:
             writer.transport.abort()
 
-    async def send_malformed() -> None:
-        body = b'[{"id": 1}' + b" " * 200_000
-        while True:
-            reader, writer = await asyncio.open_connection(host, int(port))
+    async def send(body: bytes, name: str) -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
             writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-            await reader.readuntil(b"\r\n\r\n")
+            answer = await reader.readuntil(b"\r\n\r\n")
+        finally:
             writer.close()
-            counts["malformed bodies"] += 1
-            await asyncio.sleep(0.1)
+        counts[name] += 1
+        counts[f"{name} answered with {answer.split(maxsplit=2)[1].decode()}"] += 1
 
     async def attack() -> None:
-        await asyncio.gather(send_malformed(), *(stall() for _ in range(STALLED)), return_exceptions=True)
+        stalled = (again_and_again(stall) for _ in range(STALLED))
+        others = (
+            again_and_again(partial(send, body, name))
+            for name, body in (("malformed bodies", malformed), ("wrong records", wrong))
+        )
+        await asyncio.gather(*stalled, *others)
 
     return attack
 
@@ -238,10 +249,10 @@ async def attack(task: dict[str, str]) -> Counts:
     port = await serve_webhook(counts)
     await register_webhook(task["broker"], task["webhook_token"], port)
     attackers = [
-        asyncio.create_task(again_and_again(method, counts, name))
-        for name, method in (
-            ("subscriber", subscriber(task["broker"], task["subscriber_token"], counts)),
-            ("publisher", publisher(task["cluster"], task["publisher_token"], counts)),
+        asyncio.create_task(again_and_again(method))
+        for method in (
+            subscriber(task["broker"], task["subscriber_token"], counts),
+            publisher(task["cluster"], task["publisher_token"], counts),
         )
     ]
     while not all(counts[method] for method in METHODS):

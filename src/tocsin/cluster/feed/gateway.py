@@ -1,14 +1,14 @@
 """The feed gateway of one dataset: takes a publisher's request and stores each record once.
 
-`accept` checks a request, removes repeated records and appends the rest to the feed log. `sync` fsyncs everything
-accepted before it. Many requests share one `sync`: each belongs to a `SyncGroup`, which records whether it is stored.
-The caller may send a request's answer once its group is stored. If its group is not stored, the caller must report the
-failure to the publisher, and a retry of that request is not a repeat. The caller also runs `maintain` every few
-seconds, from a thread that may block.
+`accept` checks a request, removes repeated records and appends the rest to the feed log; `prepare` and `append` are its
+two halves, for callers that decode in another thread. `sync` fsyncs everything accepted before it. Many requests share
+one `sync`: each belongs to a `SyncGroup`, which records whether it is stored. The caller may send a request's answer
+once its group is stored. If its group is not stored, the caller must report the failure to the publisher, and a retry
+of that request is not a repeat. The caller also runs `maintain` every few seconds, from a thread that may block.
 
 No HTTP and no threads in here. Different threads may call `accept`, `sync`, `maintain`, `ingested` and `close` at the
-same time. `accept` parses a body without a lock, appends one request at a time and does not wait for a running `sync`.
-Only one `sync` runs at a time, and only one `maintain` or `ingested`.
+same time. `prepare` parses a body without a lock. Only one `append` runs at a time, and does not wait for a running
+`sync`. Only one `sync` runs at a time, and only one `maintain` or `ingested`.
 
 In memory: frames not yet written, keys not yet in a file (`FeedLimits.memory_keys`, twice as many during a flush) and
 one request. `FeedStore` has the files.
@@ -22,7 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -56,6 +56,8 @@ __all__ = [
     "FeedLimits",
     "KeyConflict",
     "Malformed",
+    "Outcome",
+    "Prepared",
     "RecordForm",
     "RecordRefusal",
     "RecordedRange",
@@ -86,6 +88,20 @@ class SyncGroup:
     A request that only repeats another request gets the result of its own group. That group is stored only if the group
     of the other request is stored too.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that is parsed. Whether its records are new is not known yet."""
+
+    body_bytes: int
+    records: Decoded | Alert
+    digests: RequestDigests | None
+    recorded: RecordedRange | None
+
+
+Outcome: TypeAlias = tuple[Accepted | Refused, SyncGroup]
+"""(answer to a request, group that decides whether it is stored). The group of a refused request has no meaning."""
 
 
 class FeedGateway:
@@ -135,10 +151,25 @@ class FeedGateway:
         form: RecordForm,
         idempotency_key: str | None = None,
         recorded: RecordedRange | None = None,
-    ) -> tuple[Accepted | Refused, SyncGroup]:
-        """Like `accept`. Also return the group that decides whether the request is stored.
+    ) -> Outcome:
+        """Like `accept`. Also return the group that decides whether the request is stored."""
+        prepared = self.prepare(body, form, idempotency_key, recorded)
+        assert prepared is not None
+        return self.append(prepared) if isinstance(prepared, Prepared) else prepared
 
-        The group of a refused request has no meaning.
+    def prepare(
+        self,
+        body: bytes,
+        form: RecordForm,
+        idempotency_key: str | None = None,
+        recorded: RecordedRange | None = None,
+        closely: bool = True,
+        pause: Callable[[], None] | None = None,
+    ) -> Prepared | Outcome | None:
+        """Check and parse a request, without a lock. The outcome if it is known already; otherwise call `append`.
+
+        Without `closely` it takes a few milliseconds per MiB, and returns None for a body that must be decoded record
+        by record, which takes up to two seconds per MiB. `pause` is called again and again meanwhile.
         """
         group = self._fresh
         if len(body) > self.limits.body_bytes:
@@ -150,38 +181,38 @@ class FeedGateway:
             return Malformed(alert.reason), group
         digests = None if idempotency_key is None else RequestDigests.of(idempotency_key, body)
         if alert is not None:
-            return self._accept_alert(alert, len(body), digests, recorded)
+            if not self._store.removes_repeats:
+                # Without a KEY to recognise repeats by, the alert is its own Idempotency-Key.
+                digest = alert_digest(alert)
+                digests = RequestDigests(digest[:16], digest)
+            return Prepared(len(body), alert, digests, recorded)
         with self._state_lock:
             early = self._answer_early(len(body), digests, recorded)
             if early is not None:
                 return early, self._fresh
-        decoded = self._decode(body, form)
-        if not isinstance(decoded, Decoded):
-            return decoded, group
+        decoded = self._decode(body, form, closely, pause, may_give_up=recorded is None)
+        if decoded is None:
+            return None
+        return Prepared(len(body), decoded, digests, recorded) if isinstance(decoded, Decoded) else (decoded, group)
+
+    def append(self, request: Prepared) -> Outcome:
+        """Append the new records of a request. They are not durable before the next `sync`."""
         with self._state_lock:
             # Another thread may have accepted requests, or closed the gateway, while this one parsed the body.
-            early = self._answer_early(len(body), digests, recorded)
-            return early or self._append(decoded, digests, recorded), self._fresh
-
-    def _accept_alert(
-        self, alert: Alert, body_bytes: int, digests: RequestDigests | None, recorded: RecordedRange | None
-    ) -> tuple[Accepted | Refused, SyncGroup]:
-        """Accept a CAP alert. The lock is held throughout, because its records depend on the alerts before it."""
-        if not self._store.removes_repeats:
-            # Without a KEY to recognise repeats by, the alert is its own Idempotency-Key.
-            digest = alert_digest(alert)
-            digests = RequestDigests(digest[:16], digest)
-        with self._state_lock:
-            early = self._answer_early(body_bytes, digests, recorded)
+            early = self._answer_early(request.body_bytes, request.digests, request.recorded)
             if early is not None:
                 return early, self._fresh
-            records = self._alert_records(alert)
+            if isinstance(request.records, Decoded):
+                return self._append(request.records, request.digests, request.recorded), self._fresh
+            # The lock is held throughout, because the records of an alert depend on the alerts before it.
+            records = self._alert_records(request.records)
             if not isinstance(records, AlertRecords):
                 return records, self._fresh
             decoded = self._decode(records.body, RecordForm.JSON)
             if not isinstance(decoded, Decoded):
+                assert decoded is not None
                 return decoded, self._fresh
-            return self._append(decoded, digests, recorded, records), self._fresh
+            return self._append(decoded, request.digests, request.recorded, records), self._fresh
 
     def recorded_upto(self, recording: str) -> int | Unavailable:
         """The durable cursor of a recorded topic: the last sequence number that is stored; 0 before the first."""
@@ -306,7 +337,7 @@ class FeedGateway:
             accepted=count,
             duplicates=decoded.count - count,
             refused=decoded.refusals[: self.limits.refusals_listed],
-            refused_total=len(decoded.refusals),
+            refused_total=len(decoded.refusals) + decoded.not_read,
             notices=[] if records is None else records.notices,
         )
         if not count and digests is None and recorded is None:
@@ -344,8 +375,17 @@ class FeedGateway:
             return _ALERTS_UNAVAILABLE
         return KeyConflict(records.reason) if isinstance(records, AlertConflict) else records
 
-    def _decode(self, body: bytes, form: RecordForm) -> Decoded | Refused:
-        decoded = self._store.codec.decode(body, form)
+    def _decode(
+        self,
+        body: bytes,
+        form: RecordForm,
+        closely: bool = True,
+        pause: Callable[[], None] | None = None,
+        may_give_up: bool = False,
+    ) -> Decoded | Refused | None:
+        """With `may_give_up`, the caller reports the refusal to its publisher, which sends the body again."""
+        codec = self._store.codec
+        decoded = codec.decode(body, form, pause, may_give_up) if closely else codec.decode_good(body, form)
         if isinstance(decoded, TooMany):
             return TooLarge("records", decoded.limit)
         if isinstance(decoded, Decoded) and _has_longer_line(decoded.lines, self.limits.record_bytes):

@@ -46,6 +46,10 @@ DEFAULT_MAX_RECORDS = 100_000
 _HINTS_PER_REQUEST = 100
 """The search for the most similar column name takes ~50 µs. The limit keeps a request with many unknown names cheap."""
 
+RECORDS_IN_A_ROW = 256
+"""Records that are decoded one by one before a pause: 1 to 5 ms."""
+HOPELESS = 1_000
+"""After so many wrong records and no good one, the publisher's program is wrong, and the rest of its body too."""
 U16: TypeAlias = npt.NDArray[np.uint16]
 
 
@@ -57,6 +61,8 @@ class Decoded:
     digests: list[bytes]
     """Key digest of each good record; empty if the dataset has no key or the codec makes no digests."""
     refusals: list[RecordRefusal]
+    not_read: int = 0
+    """Records that were not looked at, because all before them were wrong."""
 
 
 class RecordCodec:
@@ -104,12 +110,33 @@ class RecordCodec:
         key_attributes = [] if digest_seed is None else [attributes[name] for name in self.key]
         self._digests = self._digest_function(key_attributes, digest_seed or 0)
 
-    def decode(self, body: bytes, form: RecordForm) -> Decoded | Malformed | TooMany:
-        """All good records of a request, and a refusal with index, field and reason for each bad one."""
-        if form in (RecordForm.JSON, RecordForm.LINES):
-            whole = self._decode_good(body, lines=form is RecordForm.LINES)
-            if whole is not None:
-                return whole
+    def decode(
+        self, body: bytes, form: RecordForm, pause: Callable[[], None] | None = None, may_give_up: bool = False
+    ) -> Decoded | Malformed | TooMany:
+        """All good records of a request, and a refusal with index, field and reason for each bad one.
+
+        A body with errors takes long: then `pause` is called after every few records, to let other threads run.
+        """
+        return self.decode_good(body, form) or self.decode_closely(body, form, pause, may_give_up)
+
+    def decode_good(self, body: bytes, form: RecordForm) -> Decoded | None:
+        """Decode the whole body at once: a few milliseconds per MiB. None if `decode_closely` must decode it."""
+        if form is RecordForm.LINES:
+            return self._decode_good(body, lines=True)
+        if form is not RecordForm.JSON:
+            return None
+        if body.lstrip()[:1] != b"{":
+            return self._decode_good(body, lines=False)
+        alone = self._decode_good(b"[%b]" % body, lines=False)
+        return alone if alone is not None and alone.count == 1 else self._decode_good(body, lines=True)
+
+    def decode_closely(
+        self, body: bytes, form: RecordForm, pause: Callable[[], None] | None = None, may_give_up: bool = False
+    ) -> Decoded | Malformed | TooMany:
+        """Decode record by record. It takes up to two seconds per MiB.
+
+        With `may_give_up`, a body whose first `HOPELESS` records are wrong is refused without reading the others.
+        """
         parts = split_records(body, form, self.max_records)
         if not isinstance(parts, RawRecords):
             return parts
@@ -117,7 +144,7 @@ class RecordCodec:
             whole = self._decode_good(b"[" + b",".join(parts.raws) + b"]", lines=False)
             if whole is not None and whole.count == len(parts.raws):
                 return whole
-        return self._decode_each(parts)
+        return self._decode_each(parts, pause, may_give_up)
 
     def digests(self, lines: bytes) -> list[bytes]:
         """Key digests, 16 bytes each, of the canonical lines in a frame's payload."""
@@ -142,17 +169,25 @@ class RecordCodec:
             return None
         return Decoded(canonical, len(records), self._digests(records), [])
 
-    def _decode_each(self, parts: RawRecords) -> Decoded:
+    def _decode_each(self, parts: RawRecords, pause: Callable[[], None] | None, may_give_up: bool) -> Decoded:
         refusals = parts.refusals
-        records = []
-        for index, raw in zip(parts.indexes, parts.raws, strict=True):
+        records: list[Any] = []
+        not_read = 0
+        for position, (index, raw) in enumerate(zip(parts.indexes, parts.raws, strict=True)):
+            if pause is not None and not index % RECORDS_IN_A_ROW:
+                pause()
             record = self._decode_one(raw, index, hint=len(refusals) < _HINTS_PER_REQUEST)
             if isinstance(record, RecordRefusal):
                 refusals.append(record)
+                if may_give_up and not records and len(refusals) >= HOPELESS:
+                    not_read = len(parts.raws) - position - 1
+                    break
             else:
                 records.append(record)
         refusals.sort(key=lambda refusal: refusal.index)
-        return Decoded(self._encoder.encode_lines(records)[:-1], len(records), self._digests(records), refusals)
+        return Decoded(
+            self._encoder.encode_lines(records)[:-1], len(records), self._digests(records), refusals, not_read
+        )
 
     def _decode_one(self, raw: bytes, index: int, hint: bool) -> Any:
         try:

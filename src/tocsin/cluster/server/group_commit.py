@@ -1,4 +1,6 @@
 """Group commit: many publishers share one fsync. Requests accepted while a sync runs are answered by the next one.
+A body is decoded in its publisher's turn: publishers do not wait for each other's bodies. Only one request at a time is
+appended to the feed log.
 
 One object per dataset, on one event loop. A thread syncs, and starts the next sync by itself while requests wait, so
 the disk never waits for the event loop. An acknowledgement takes as long as one or two syncs, for any number of waiting
@@ -8,41 +10,96 @@ requests.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from tocsin.cluster.feed.gateway import (
     Accepted,
+    Backlogged,
     FeedGateway,
+    KeyConflict,
+    Malformed,
+    Outcome,
+    Prepared,
     RecordedRange,
     RecordForm,
     Refused,
     SyncGroup,
+    TooLarge,
     Unavailable,
 )
+from tocsin.cluster.server.publishers import S_PER_BYTE, Publisher
 from tocsin.runtime.http.logs import logger
 
 INLINE_BYTES = 256 << 10
 """Bodies up to this size are checked on the event loop: it takes a few milliseconds, a thread would take longer."""
+CLOSELY_INLINE_BYTES = 2 << 10
+"""Bodies with an error up to this size: 3 ms at most. A larger one, decoded record by record, takes up to 0.4 s."""
+PAUSE_S = 0.001
+"""Pause between two slices of decoding in a thread."""
 _SYNCS_IN_A_ROW = 32
 """After this many syncs the thread is released, so that busy datasets cannot occupy all threads of the process."""
+_WASTED = "your last bodies were refused or incomplete; mend them, and send less until then"
 _NOT_STORED = Unavailable("the disk refused to write; nothing of this request is stored, try again")
+
+
+_NO_GROUP = SyncGroup()
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    body: bytes
+    form: RecordForm
+    idempotency_key: str | None
+    recorded: RecordedRange | None
+
+
+def _let_others_run() -> None:
+    """Release the interpreter. Otherwise the event loop waits up to 5 ms for it, again and again for one record."""
+    time.sleep(PAUSE_S)
+
+
+def wasteful(pause_s: float) -> Backlogged:
+    """The answer to a publisher that must pause."""
+    return Backlogged(math.ceil(pause_s), _WASTED)
+
+
+def _wasted_share(outcome: Accepted | Refused) -> float:
+    """The share of the work for a request that was for nothing: that for its refused records."""
+    if isinstance(outcome, Accepted):
+        good = outcome.accepted + outcome.duplicates
+        return outcome.refused_total / (good + outcome.refused_total) if outcome.refused_total else 0.0
+    return 1.0 if isinstance(outcome, Malformed | TooLarge | KeyConflict) else 0.0
 
 
 class GroupCommit:
     def __init__(self, gateway: FeedGateway) -> None:
         self.gateway = gateway
         # One request at a time, so that the event loop never blocks on the gateway's own lock behind a large body.
-        self._accepting = asyncio.Lock()
+        self._appending = asyncio.Lock()
+        self._unnamed = Publisher()
+        """The turn of all requests without a publisher. No waste counts for it."""
         self._waiting: dict[SyncGroup, list[asyncio.Future[None]]] = {}
         """The requests that wait for each group. The event loop writes it; the syncing thread only reads the keys."""
         self._syncing: asyncio.Task[None] | None = None
         self._log = logger()
 
     async def store(
-        self, body: bytes, form: RecordForm, idempotency_key: str | None, recorded: RecordedRange | None = None
+        self,
+        body: bytes,
+        form: RecordForm,
+        idempotency_key: str | None,
+        recorded: RecordedRange | None = None,
+        publisher: Publisher | None = None,
     ) -> Accepted | Refused:
-        """Check and append a body of records. Returns when they are on disk, or refused."""
-        outcome, group = await self._accept(body, form, idempotency_key, recorded)
+        """Check and append a body of records. Returns when they are on disk, or refused.
+
+        Bodies of one publisher are stored in the order of the calls. Work for a refused body counts for its publisher.
+        """
+        outcome, group = await self._accept(_Request(body, form, idempotency_key, recorded), publisher or self._unnamed)
         if not isinstance(outcome, Accepted):
             return outcome
         # The group decides, not the outcome of one sync: a sync that began before this request was accepted may still
@@ -54,14 +111,46 @@ class GroupCommit:
             await decided
         return outcome if group.stored else _NOT_STORED
 
-    async def _accept(
-        self, body: bytes, form: RecordForm, idempotency_key: str | None, recorded: RecordedRange | None
-    ) -> tuple[Accepted | Refused, SyncGroup]:
-        async with self._accepting:
-            # The gateway fsyncs the lineage of a CAP alert while it accepts it: never on the event loop.
-            if len(body) <= INLINE_BYTES and form is not RecordForm.CAP:
-                return self.gateway.accept_into_group(body, form, idempotency_key, recorded)
-            return await asyncio.to_thread(self.gateway.accept_into_group, body, form, idempotency_key, recorded)
+    async def _accept(self, request: _Request, publisher: Publisher) -> Outcome:
+        async with publisher.turn:
+            # Earlier bodies of this publisher may have been refused since this one was admitted.
+            pause_s = publisher.pause_s(time.monotonic())
+            if pause_s:
+                return wasteful(pause_s), _NO_GROUP
+            prepared, work_s = await self._prepare(request)
+            if not isinstance(prepared, Prepared):
+                outcome, group = prepared
+            else:
+                async with self._appending:
+                    if prepared.body_bytes <= INLINE_BYTES and request.form is not RecordForm.CAP:
+                        outcome, group = self.gateway.append(prepared)
+                    else:
+                        # The gateway fsyncs the lineage of a CAP alert while it appends it: never on the event loop.
+                        outcome, group = await asyncio.to_thread(self.gateway.append, prepared)
+            wasted = _wasted_share(outcome)
+            if wasted and publisher is not self._unnamed:
+                publisher.waste(wasted * (work_s + S_PER_BYTE * len(request.body)), time.monotonic())
+            return outcome, group
+
+    async def _prepare(self, request: _Request) -> tuple[Prepared | Outcome, float]:
+        """The prepared request, and the processor time in seconds that it took."""
+        size_bytes = len(request.body)
+        if size_bytes <= INLINE_BYTES and request.form is not RecordForm.CAP:
+            prepared, work_s = self._prepare_now(request, closely=size_bytes <= CLOSELY_INLINE_BYTES)
+            if prepared is not None:
+                return prepared, work_s
+        prepared, work_s = await asyncio.to_thread(self._prepare_now, request, closely=True, pause=_let_others_run)
+        assert prepared is not None
+        return prepared, work_s
+
+    def _prepare_now(
+        self, request: _Request, closely: bool, pause: Callable[[], None] | None = None
+    ) -> tuple[Prepared | Outcome | None, float]:
+        started_s = time.thread_time()
+        prepared = self.gateway.prepare(
+            request.body, request.form, request.idempotency_key, request.recorded, closely, pause
+        )
+        return prepared, time.thread_time() - started_s
 
     def _start_syncing(self) -> None:
         if self._syncing is None:

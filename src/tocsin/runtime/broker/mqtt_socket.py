@@ -23,7 +23,8 @@ from tocsin.broker.mqtt.reading import PacketReader
 from tocsin.broker.mqtt.reasons import Reason, Violation
 from tocsin.runtime.broker.client_socket import refusal
 from tocsin.runtime.broker.mqtt import MqttProcess
-from tocsin.runtime.broker.turns import PACKET_S, TURN_S, TurnBudget
+from tocsin.runtime.broker.paced_reading import PacedReading
+from tocsin.runtime.broker.turns import TURN_S
 from tocsin.runtime.broker.websocket_protocol import CLOSE, PING, PONG, FrameReader, close_frame, shake_hands_for
 from tocsin.runtime.broker.websocket_protocol import Violation as FrameViolation
 from tocsin.wire.errors import TocsinError
@@ -32,8 +33,6 @@ PATH = "/mqtt"
 SUBPROTOCOL = "mqtt"
 _QUEUE_BYTES = 256 << 10
 """Bytes that may wait in a connection; the core keeps the rest in the session's queue, which is bounded."""
-_SHARE = 0.5
-"""Share of the loop's time for one user, as for connections of topics."""
 _CLOSE_S = 2.0
 _HELD_BYTES = 64 << 10
 """Packets of a connection that wait; the broker reads no more of a client that exceeds it."""
@@ -43,28 +42,26 @@ _PROMPT = (packets.PingReq, packets.PubAck, packets.PubRec, packets.PubComp)
 """Packets that do not wait behind a message: they belong to messages in the other direction, or to none."""
 
 
-class MqttSocket(asyncio.Protocol):
+class MqttSocket(PacedReading):
     """A connection over TCP."""
 
     mqtt: ClassVar[MqttProcess]
+    turn_share: ClassVar[float] = 0.5
+    """As for connections of topics."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport
+        super().__init__()
         self._reader = PacketReader(self.mqtt.limits.mqtt_packet_bytes)
         self._connection = ConnectionId(0)
         self._out: list[bytes] = []
         self._flushing = False
         self._closing = False
         self._blocked = False
-        self._reading_paused = False
         self._user: str | None = None
         """None until the token is accepted."""
         self._held: deque[tuple[Packet, int]] = deque()
         """(packet, size in bytes) that wait, in order."""
         self._held_bytes = 0
-        self._budget: TurnBudget | None = None
-        self._next_turn: asyncio.Handle | None = None
 
     # -- called by the transport ---------------------------------------------------------------------------------------
 
@@ -99,8 +96,7 @@ class MqttSocket(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._blocked = False
         self.mqtt.happened(events.ConnectionDrained(self._connection))
-        if self._next_turn is None:
-            self._next_turn = self._loop.call_soon(self._read_on)
+        self._read_on_soon()
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -167,37 +163,14 @@ class MqttSocket(asyncio.Protocol):
         if not self._is_stuffed:
             yield from self._packets(b"")
 
-    def _pause_s(self, started_s: float) -> float:
-        """Charge the turn to the user, or to a connection without one, and return the pause before the next turn."""
-        if self._budget is None:
-            self._budget = TurnBudget(_SHARE)
-        now_s = time.perf_counter()
-        return self._budget.spend(PACKET_S + now_s - started_s, now_s)
-
-    def _wait_for_turn(self, pause_s: float) -> None:
-        self._pause_reading()
-        if self._next_turn is None:
-            self._next_turn = self._loop.call_later(pause_s, self._read_on)
-
     def read_on(self) -> None:
         """The token was checked, or messages have reached their homes: handle the packets that wait."""
-        if self._next_turn is None:
-            self._next_turn = self._loop.call_soon(self._read_on)
+        self._read_on_soon()
 
     def _read_on(self) -> None:
         self._next_turn = None
         if not (self._blocked or self._closing or self._is_checked):
             self._take_turn(self._waiting_packets())
-
-    def _pause_reading(self) -> None:
-        if not self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = True
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = False
-            self._transport.resume_reading()
 
     # -- called by the process -----------------------------------------------------------------------------------------
 
@@ -219,7 +192,7 @@ class MqttSocket(asyncio.Protocol):
     def on_open(self, user: str) -> None:
         """The client's token is valid."""
         self.mqtt.guard.half_open.remove(self)
-        self._budget = self.mqtt.guard.budgets.of(user, _SHARE)
+        self._budget = self.mqtt.guard.budgets.of(user, self.turn_share)
         self._user = user
 
     def expire(self) -> None:

@@ -7,40 +7,23 @@ thousands of them does not delay other connections. `subscriber_socket` says wha
 
 from __future__ import annotations
 
-import asyncio
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
 
-from tocsin.runtime.broker.turns import PACKET_S, SHARE, TURN_S, TurnBudget
+from tocsin.runtime.broker.paced_reading import PacedReading
+from tocsin.runtime.broker.turns import TURN_S
 from tocsin.runtime.broker.websocket_protocol import FrameReader, Message, Violation
 
 
-class PacedSocket(asyncio.Protocol, ABC):
-    __slots__ = (
-        "_budget",
-        "_ignores_input",
-        "_loop",
-        "_next_turn",
-        "_paused",
-        "_reader",
-        "_reading_paused",
-        "_transport",
-    )
-
-    turn_share: ClassVar[float] = SHARE
-    """Share of the loop's time for a user whose requests have used up their allowance."""
+class PacedSocket(PacedReading):
+    __slots__ = ("_ignores_input", "_paused", "_reader")
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport
+        super().__init__()
         self._reader: FrameReader | None = None
-        self._budget: TurnBudget | None = None
-        self._next_turn: asyncio.Handle | None = None
         self._paused = False
         """True while more than `queue_bytes` wait to be sent."""
-        self._reading_paused = False
         self._ignores_input = False
         """True after a violation: the start of the next frame is unknown."""
 
@@ -67,8 +50,7 @@ class PacedSocket(asyncio.Protocol, ABC):
 
     def resume_writing(self) -> None:
         self._paused = False
-        if self._next_turn is None:
-            self._next_turn = self._loop.call_soon(self._read_on)
+        self._read_on_soon()
 
     def read(self, data: bytes) -> None:
         """Handle the messages in these bytes, now or in later turns."""
@@ -106,23 +88,7 @@ class PacedSocket(asyncio.Protocol, ABC):
         else:
             self._resume_reading()
 
-    def _pause_s(self, started_s: float) -> float:
-        """Charge the turn to the user, or to a connection without one, and return the pause before the next turn.
-
-        Every turn counts, not only long ones: a flood of packets with one request each has only short turns.
-        """
-        if self._budget is None:
-            self._budget = TurnBudget(self.turn_share)
-        now_s = time.perf_counter()
-        return self._budget.spend(PACKET_S + now_s - started_s, now_s)
-
-    def _wait_for_turn(self, pause_s: float) -> None:
-        self._pause_reading()
-        if self._next_turn is None:
-            self._next_turn = self._loop.call_later(pause_s, self._read_on)
-
     def _read_on(self) -> None:
-        """Continue with the bytes that arrived before reading was paused."""
         self._next_turn = None
         if self._paused or self._transport.is_closing():
             return
@@ -130,13 +96,3 @@ class PacedSocket(asyncio.Protocol, ABC):
             self._resume_reading()
         else:
             self._take_turn(self._reader.feed())
-
-    def _pause_reading(self) -> None:
-        if not self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = True
-            self._transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = False
-            self._transport.resume_reading()

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope
 
+from tocsin.runtime.http.bounded_protocols import leaves_body_unread
 from tocsin.wire.errors import Code, TocsinError
 
 T = TypeVar("T")
@@ -46,7 +47,8 @@ def error_body(code: Code | str, message: str) -> dict[str, Any]:
     return {"error": {"code": str(code), "message": message}}
 
 
-def error_answer(error: TocsinError) -> Response:
+def error_answer(error: TocsinError, scope: Scope | None = None) -> Response:
+    """The answer to a request with this ASGI scope."""
     body = error_body(error.code, error.message)
     body["error"] |= error.details()
     headers = {}
@@ -54,7 +56,7 @@ def error_answer(error: TocsinError) -> Response:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
     if error.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = 'Bearer realm="tocsin"'
-    if error.code in (Code.TOO_LARGE, Code.TOO_SLOW):
+    if error.code in (Code.TOO_LARGE, Code.TOO_SLOW) or (scope is not None and leaves_body_unread(scope)):
         headers["Connection"] = "close"  # the client need not send the rest of the body
     return answer(body, error.code.status, headers)
 
@@ -150,9 +152,9 @@ def add_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
 
 
-def _refused(_request: Request, error: Exception) -> Response:
+def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, TocsinError)
-    return error_answer(error)
+    return error_answer(error, request.scope)
 
 
 def _invalid(_request: Request, error: Exception) -> Response:

@@ -86,7 +86,7 @@ class AuthenticationMiddleware:
                 with self._open.of(scope.get(CALLER)):
                     await self._app(scope, receive, send_counted)
             except TocsinError as error:
-                await error_answer(error)(scope, receive, send_counted)
+                await error_answer(error, scope)(scope, receive, send_counted)
         except asyncio.CancelledError:
             if not self._open.was_ended():
                 raise

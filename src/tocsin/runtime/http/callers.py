@@ -65,6 +65,11 @@ class Caller:
     """The content of a signed token; None for tokens of the data cluster's catalog."""
 
     @property
+    def account(self) -> str:
+        """What quotas count for: the user, whose tokens share one; the token, if it names no user."""
+        return self.id if self.subject is None else f"user {self.subject}"
+
+    @property
     def is_admin(self) -> bool:
         return "admin" in self.scopes
 

@@ -12,10 +12,11 @@ from typing import Any, cast
 from starlette.requests import HTTPConnection
 
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.server.group_commit import GroupCommit
+from tocsin.cluster.server.group_commit import GroupCommit, wasteful
 from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.process import ClusterProcess
 from tocsin.cluster.server.proven_users import ProvenUsers
+from tocsin.cluster.server.publishers import Publisher, Publishers
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.model.ids import BrokerId
@@ -43,6 +44,7 @@ class ClusterContext:
         self.bodies_bytes = 0
         self._bodies_bytes_of: Counter[str] = Counter()
         """Bytes of bodies in memory by caller."""
+        self.publishers = Publishers()
         self.publishing: Counter[str] = Counter()
         """Open WebSockets of publishers by caller."""
         self.subscribing_directly = asyncio.Lock()
@@ -64,30 +66,50 @@ class ClusterContext:
         return self.process.cluster
 
     @contextmanager
-    def room_for_records(self, caller: str) -> Iterator[Callable[[int], None]]:
+    def publisher(self, caller: str) -> Iterator[Publisher]:
+        """The publisher of a request. Raises BACKLOGGED while it must pause because its last bodies were refused."""
+        publisher = self.publishers.begin(caller)
+        try:
+            pause_s = publisher.pause_s(time.monotonic())
+            if pause_s:
+                refused = wasteful(pause_s)
+                raise TocsinError(Code.BACKLOGGED, refused.reason, retry_after_s=refused.retry_after_s)
+            yield publisher
+        finally:
+            self.publishers.end(caller, time.monotonic())
+
+    @contextmanager
+    def room_for_records(self, caller: str, declared_bytes: int = 0) -> Iterator[Callable[[int], None]]:
         """Account for a body of this caller, from its first byte to its answer.
 
-        Yields a function that takes a number of bytes and raises BACKLOGGED when there is no room for them.
+        Yields a function that takes a number of bytes and raises BACKLOGGED when there is no room for them. With a
+        declared size, the caller's share is checked before a byte is read.
         """
-        taken_bytes = 0
+        taken_bytes = of_share_bytes = 0
         of_caller = self._bodies_bytes_of
+
+        def take_of_share(size_bytes: int) -> None:
+            nonlocal of_share_bytes
+            if of_caller[caller] + size_bytes > SHARE_BYTES:
+                message = "your other requests have not arrived completely or are not stored yet"
+                raise TocsinError(Code.BACKLOGGED, message, retry_after_s=1)
+            of_share_bytes += size_bytes
+            of_caller[caller] += size_bytes
 
         def take(size_bytes: int) -> None:
             nonlocal taken_bytes
             if self.bodies_bytes + size_bytes > BODIES_BYTES:
                 raise TocsinError(Code.BACKLOGGED, "too many records are being stored at once", retry_after_s=1)
-            if of_caller[caller] + size_bytes > SHARE_BYTES:
-                message = "your other requests have not arrived completely or are not stored yet"
-                raise TocsinError(Code.BACKLOGGED, message, retry_after_s=1)
+            take_of_share(max(0, taken_bytes + size_bytes - of_share_bytes))
             taken_bytes += size_bytes
             self.bodies_bytes += size_bytes
-            of_caller[caller] += size_bytes
 
+        take_of_share(declared_bytes)
         try:
             yield take
         finally:
             self.bodies_bytes -= taken_bytes
-            of_caller[caller] -= taken_bytes
+            of_caller[caller] -= of_share_bytes
             if not of_caller[caller]:
                 del of_caller[caller]
 

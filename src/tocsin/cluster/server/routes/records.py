@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Request, Response, WebSocket
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
@@ -31,6 +34,7 @@ from tocsin.cluster.feed.gateway import (
     TooLarge,
     Unavailable,
 )
+from tocsin.cluster.server.publishers import S_PER_BYTE, Publisher
 from tocsin.cluster.server.routes.authentication import caller_of, require_publish
 from tocsin.cluster.server.routes.context import ClusterContext
 from tocsin.runtime.http.answers import JSON, answer, encode, error_body, read_body
@@ -85,9 +89,37 @@ async def _publish(request: Request, name: str) -> _Reply:
     if form is None:
         raise TocsinError(Code.BAD_REQUEST, f"send records as one of: {', '.join(form.value for form in RecordForm)}")
     limit_bytes = context.commit_of(name).gateway.limits.body_bytes
-    with context.room_for_records(caller_of(request).id) as take_room:
-        body = await read_body(request, limit_bytes, take_room)
-        return await _store(context, name, body, form, _header(request.scope, b"idempotency-key"))
+    caller = caller_of(request).account
+    with context.publisher(caller) as publisher:
+        declared_bytes = _declared_bytes(request.scope, limit_bytes)
+        with context.room_for_records(caller, declared_bytes) as take_room:
+            body = await _read_counted(request, limit_bytes, take_room, publisher)
+            key = _header(request.scope, b"idempotency-key")
+            return await _store(context, name, body, form, key, publisher)
+
+
+def _declared_bytes(scope: Scope, limit_bytes: int) -> int:
+    """The size that the request declares; 0 if it declares none, or one that is refused anyway."""
+    length = _header(scope, b"content-length") or ""
+    return int(length) if length.isdecimal() and int(length) <= limit_bytes else 0
+
+
+async def _read_counted(
+    request: Request, limit_bytes: int, take_room: Callable[[int], None], publisher: Publisher
+) -> bytes:
+    """The body. One that is refused while it arrives, or does not arrive completely, counts as waste."""
+    received_bytes = 0
+
+    def take(size_bytes: int) -> None:
+        nonlocal received_bytes
+        received_bytes += size_bytes
+        take_room(size_bytes)
+
+    try:
+        return await read_body(request, limit_bytes, take)
+    except (TocsinError, ClientDisconnect):
+        publisher.waste(S_PER_BYTE * received_bytes, time.monotonic())
+        raise
 
 
 def _header(scope: Scope, name: bytes) -> str | None:
@@ -122,10 +154,10 @@ def publishing_first(app: FastAPI) -> ASGIApp:
 
 
 async def _store(
-    context: ClusterContext, name: str, body: bytes, form: RecordForm, idempotency_key: str | None
+    context: ClusterContext, name: str, body: bytes, form: RecordForm, idempotency_key: str | None, publisher: Publisher
 ) -> _Reply:
     """Store one body of records. Returns when it is on disk or refused."""
-    outcome = await commit_records(context, name, body, form, idempotency_key)
+    outcome = await commit_records(context, name, body, form, idempotency_key, publisher=publisher)
     return _accepted(outcome) if isinstance(outcome, Accepted) else (outcome.status, _refusal(outcome))
 
 
@@ -136,11 +168,12 @@ async def commit_records(
     form: RecordForm,
     idempotency_key: str | None = None,
     recorded: RecordedRange | None = None,
+    publisher: Publisher | None = None,
 ) -> Accepted | Refused:
     """Pass a body to the gateway and start ingestion. Returns when the records are on disk or refused."""
     commit, live = context.commit_of(name), context.cluster.dataset(name)
     dataset = live.dataset.name
-    outcome = await commit.store(body, form, idempotency_key, recorded)
+    outcome = await commit.store(body, form, idempotency_key, recorded, publisher)
     # The records may be stored now: nothing below may raise, not even because the process is stopping.
     if not isinstance(outcome, Accepted):
         context.metrics.requests_refused.labels(dataset, str(outcome.status)).inc()
@@ -197,7 +230,7 @@ _Pending = tuple[str | int | None, asyncio.Task[_Reply]]
 async def publish_stream(socket: WebSocket, name: str) -> None:
     context = require_publish(socket, name)
     context.commit_of(name)  # refuses unknown and STATIC datasets before the handshake
-    caller = caller_of(socket).id
+    caller = caller_of(socket).account
     if context.publishing[caller] >= SOCKETS_EACH:
         message = f"you publish over {SOCKETS_EACH} WebSockets already; close one"
         raise TocsinError(Code.BACKLOGGED, message, retry_after_s=10)
@@ -262,11 +295,14 @@ def _split_envelope(body: bytes) -> tuple[str | int | None, bytes, str | None]:
 
 async def _stored(context: ClusterContext, name: str, caller: str, body: bytes, key: str | None) -> _Reply:
     try:
-        with context.room_for_records(caller) as take_room:
+        with context.publisher(caller) as publisher, context.room_for_records(caller) as take_room:
             take_room(len(body))
-            return await _store(context, name, body, RecordForm.JSON, key)
+            return await _store(context, name, body, RecordForm.JSON, key, publisher)
     except TocsinError as error:
-        return error.code.status, error_body(error.code, error.message)
+        reply = error_body(error.code, error.message)
+        if error.retry_after_s is not None:
+            reply["retry_after_s"] = error.retry_after_s
+        return error.code.status, reply
 
 
 async def _reply_in_order(socket: WebSocket, replies: asyncio.Queue[_Pending | None], room: asyncio.Semaphore) -> None:

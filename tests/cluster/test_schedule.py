@@ -37,6 +37,24 @@ def test_groups_are_small_even_and_read_the_same(reads: dict[str, str], most: in
     assert all(len({reads[name] for name in names}) == 1 for names in members.values())
 
 
+def test_channels_of_a_group_wait_until_none_of_them_runs() -> None:
+    schedule, other = Schedule(), ChannelName("other")
+    for name in (SLOW, FAST, LIVE, other):
+        schedule.add_continuous(name)
+    schedule.groups = {SLOW: 0, FAST: 0, LIVE: 1}
+    for name in (SLOW, LIVE, other):
+        schedule.arrived(name, 1.0)
+    assert schedule.take_due(1.0) == [LIVE, other, SLOW]
+    for name in (FAST, LIVE):
+        schedule.arrived(name, 2.0)
+    assert schedule.take_due(2.0) == [] and schedule.wait_s(2.0) is None
+    schedule.finished(LIVE, 2.5)
+    assert schedule.take_due(2.5) == [LIVE], "the other group runs"
+    schedule.arrived(SLOW, 2.6)
+    schedule.finished(SLOW, 3.0)
+    assert schedule.take_due(3.0) == [FAST, SLOW]
+
+
 def test_channels_created_together_run_at_different_moments() -> None:
     phases = sorted(phase_s(10.0, number) for number in range(8))
     gaps = [later - earlier for earlier, later in zip(phases, [*phases[1:], 10.0], strict=True)]

@@ -47,6 +47,9 @@ SLOW_S = 1.0
 """A channel of a failed group that takes longer than this by itself stays out of groups."""
 ALONE = 100
 """The number of executions that such a channel, or one that fails by itself too, runs alone."""
+APART = 50
+APART_WHILE_LARGE = 3
+"""The number of executions for which a group does not wait for a channel that cannot join, or had too many rows."""
 _KEPT_PLANS = 64
 """Joint plans that are kept. The channels of a group are mostly the same."""
 
@@ -62,6 +65,8 @@ class JointOutcome:
 
     The caller executes the channels that are not among them.
     """
+    apart: dict[ChannelName, int] = field(default_factory=dict)
+    """Channels that cannot run together with others, and for how many executions: the others need not wait for them."""
     failure: Exception | None = None
     """The reason why the channels could not run together."""
 
@@ -96,7 +101,9 @@ class JointExecutions:
     def execute(self, names: Sequence[ChannelName]) -> JointOutcome:
         """Run these channels, as far as they can run together."""
         outcome, chosen = JointOutcome(), set(names)
-        lives = [live for live in self._channels.all() if live.name in chosen and _may_join(live)]
+        members = [live for live in self._channels.all() if live.name in chosen]
+        outcome.apart = {live.name: APART for live in members if not _may_join(live)}
+        lives = [live for live in members if live.warm and live.name not in outcome.apart]
         with ExitStack() as holding:
             held = [live for live in lives if holding.enter_context(live.exclusive_at_once())]
             turns = self._begin(held, outcome)
@@ -128,6 +135,8 @@ class JointExecutions:
             turn = _turn(live, start, inputs[key])
             if turn is not None:
                 turns.append(turn)
+            elif not _is_small(live, inputs[key]):
+                outcome.apart[live.name] = APART_WHILE_LARGE
         return turns
 
     def _execute(self, turns: Sequence[_Turn]) -> dict[ChannelName, StoredExecution | None]:
@@ -175,21 +184,24 @@ class JointExecutions:
 
 
 def _may_join(live: LiveChannel) -> bool:
-    """False for a channel that has not run yet, or whose last executions had problems, or whose time is uncertain."""
+    """False for a channel whose last executions had problems, or whose time is uncertain."""
     has_problem = live.deaths or live.uncertain or live.is_suspect or live.alone or live.subscribers.dropped_paths
-    return live.warm and live.prepared.plans.usable and not has_problem and not live.prepared.has_open_patterns
+    return live.prepared.plans.usable and not has_problem and not live.prepared.has_open_patterns
+
+
+def _is_small(live: LiveChannel, inputs: ExecutionInputs) -> bool:
+    rows = inputs.rows
+    is_small = rows <= JOINT_ROWS and live.subscribers.count * rows <= JOINT_PAIRS
+    return is_small and execution_size(live, inputs).is_small
 
 
 def _turn(live: LiveChannel, start: ExecutionStart, inputs: ExecutionInputs) -> _Turn | None:
     """The part of a channel; None if its execution is not small enough, or has no plan yet."""
-    rows = inputs.rows
-    if rows > JOINT_ROWS or live.subscribers.count * rows > JOINT_PAIRS:
+    if not _is_small(live, inputs):
         return None
-    size = execution_size(live, inputs)
-    if not size.is_small:
-        return None
-    task = ready_task(live.prepared, live.subscribers, inputs.content, size.most_rows, JOINT_BYTES)
-    return None if task is None else _Turn(live, start, rows, size.most_rows, *task)
+    most_rows = execution_size(live, inputs).most_rows
+    task = ready_task(live.prepared, live.subscribers, inputs.content, most_rows, JOINT_BYTES)
+    return None if task is None else _Turn(live, start, inputs.rows, most_rows, *task)
 
 
 def execution_size(live: LiveChannel, inputs: ExecutionInputs) -> ExecutionSize:

@@ -60,6 +60,15 @@ class _Entry:
 class Schedule:
     def __init__(self) -> None:
         self._entries: dict[ChannelName, _Entry] = {}
+        self.groups: Mapping[ChannelName, int] = {}
+        """Channels of a group start together: one that is due waits until no other of its group is running."""
+
+    def _waiting(self) -> list[ChannelName]:
+        """The channels that may start when they are due."""
+        busy = {self.groups.get(name) for name, entry in self._entries.items() if entry.running} - {None}
+        return [
+            name for name, entry in self._entries.items() if not entry.running and self.groups.get(name) not in busy
+        ]
 
     def add_repetitive(self, channel: ChannelName, period_s: float, now_s: float) -> None:
         self._entries[channel] = _Entry(period_s, now_s + period_s)
@@ -79,7 +88,7 @@ class Schedule:
     def take_due(self, now_s: float) -> list[ChannelName]:
         """The channels to run now, the longest waiting first. Each counts as running until `finished`."""
         due = sorted(
-            (name for name, entry in self._entries.items() if not entry.running and entry.due_s <= now_s),
+            (name for name in self._waiting() if self._entries[name].due_s <= now_s),
             key=lambda name: (self._entries[name].due_s, name),
         )
         for name in due:
@@ -122,6 +131,5 @@ class Schedule:
 
     def wait_s(self, now_s: float) -> float | None:
         """Seconds until the next channel is due; None if only arrivals can make one due."""
-        waiting = [entry.due_s for entry in self._entries.values() if not entry.running]
-        soonest = min(waiting, default=float("inf"))
+        soonest = min((self._entries[name].due_s for name in self._waiting()), default=float("inf"))
         return None if soonest == float("inf") else max(0.0, soonest - now_s)

@@ -70,6 +70,8 @@ class ClusterProcess:
         """(epoch, period in seconds); the period of a continuous channel is None."""
         self._groups: dict[ChannelName, int] = {}
         """The group in which each continuous channel runs."""
+        self._apart: dict[ChannelName, int] = {}
+        """Channels of groups that run by themselves, and for how many executions."""
         self._joint_failures = 0
         """Failed joint executions in a row, since the last success."""
         self._failures: dict[ChannelName, int] = {}
@@ -191,6 +193,7 @@ class ClusterProcess:
             live.name: frozenset(live.positions) for live in live_channels if live.prepared.channel.period_s is None
         }
         self._groups = joint_groups(reads, MOST_TOGETHER)
+        self._regroup()
         self._wake.set()
 
     def missed(self, channel: str) -> int:
@@ -282,11 +285,15 @@ class ClusterProcess:
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
 
+    def _regroup(self) -> None:
+        """Let the channels of a group start together, except those that run apart."""
+        self._schedule.groups = {name: group for name, group in self._groups.items() if name not in self._apart}
+
     def _together(self, due: list[ChannelName]) -> list[list[ChannelName]]:
         """The channels that run together, those that wait longest first. A repetitive channel runs by itself."""
         groups: dict[int | ChannelName, list[ChannelName]] = {}
         for name in due:
-            groups.setdefault(self._groups.get(name, name), []).append(name)
+            groups.setdefault(self._schedule.groups.get(name, name), []).append(name)
         return list(groups.values())
 
     async def _run_together(self, names: list[ChannelName]) -> None:
@@ -305,6 +312,9 @@ class ClusterProcess:
                 self._log.warning("a joint execution failed; its channels run one by one", reason=reason)
         elif outcome.done:
             self._joint_failures = 0
+        if outcome.apart:
+            self._apart |= outcome.apart
+            self._regroup()
         for name in outcome.done:
             self._failures.pop(name, None)
             self._finish(name, entries[name], succeeded=True)
@@ -325,6 +335,11 @@ class ClusterProcess:
             self._finish(name, entry, succeeded=succeeded)
 
     def _finish(self, name: ChannelName, entry: tuple[int, float | None] | None, *, succeeded: bool) -> None:
+        if name in self._apart:
+            self._apart[name] -= 1
+            if self._apart[name] < 0:
+                del self._apart[name]
+                self._regroup()
         if self._scheduled.get(name) == entry:  # else the channel was replaced, and the new one is not running
             missed = self._schedule.finished(name, self._clock_s(), succeeded=succeeded)
             if missed:

@@ -10,6 +10,9 @@ from typing import Any
 
 from tocsin.benchmarks.shared.harness import declare
 
+PULLED_TOGETHER = 64
+"""As `runtime.broker.result_fetches` does."""
+
 Received = Callable[[str, list[Any], float], None]
 """Takes the name of a channel, its pulled results (`cluster.pulling.Pulled`) and the time of their arrival."""
 
@@ -63,9 +66,12 @@ async def _pull_for_ever(cluster: Any, broker: Any, received: Received) -> None:
                 await announced.wait()
                 continue
             sequence = news.sequence
-            for announcement in news.announcements:
-                results = await asyncio.to_thread(_pull, cluster, announcement)
-                received(announcement.channel, results, time.perf_counter())
+            # A broker pulls the channels that were announced together with one request.
+            for start in range(0, len(news.announcements), PULLED_TOGETHER):
+                together = news.announcements[start : start + PULLED_TOGETHER]
+                pulled = await asyncio.to_thread(lambda each=together: [_pull(cluster, one) for one in each])
+                for announcement, results in zip(together, pulled, strict=True):
+                    received(announcement.channel, results, time.perf_counter())
     finally:
         stop_listening()
 

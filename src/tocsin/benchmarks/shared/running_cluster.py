@@ -69,11 +69,15 @@ async def _pull_for_ever(cluster: Any, broker: Any, received: Received) -> None:
             # A broker pulls the channels that were announced together with one request.
             for start in range(0, len(news.announcements), PULLED_TOGETHER):
                 together = news.announcements[start : start + PULLED_TOGETHER]
-                pulled = await asyncio.to_thread(lambda each=together: [_pull(cluster, one) for one in each])
+                pulled = await asyncio.to_thread(_pull_all, cluster, together)
                 for announcement, results in zip(together, pulled, strict=True):
                     received(announcement.channel, results, time.perf_counter())
     finally:
         stop_listening()
+
+
+def _pull_all(cluster: Any, announcements: list[Any]) -> list[list[Any]]:
+    return [_pull(cluster, announcement) for announcement in announcements]
 
 
 def _pull(cluster: Any, announcement: Any) -> list[Any]:

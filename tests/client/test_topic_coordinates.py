@@ -22,6 +22,7 @@ from tocsin.client.topic_session import TopicSession
 from tocsin.coords.coordinate import DIMENSIONS, Coordinate, distance_s
 from tocsin.model.ids import BrokerId
 from tocsin.wire import topic as wire
+from tocsin.wire.errors import Code
 
 BROKERS_S = {"ws://a": (0.0, 0.0), "ws://b": (0.06, 0.0), "ws://c": (0.0, 0.08)}
 """Address → position; the client is at (0.03, 0.04), 50 ms from each broker."""
@@ -160,6 +161,32 @@ def test_probe_on_its_way_during_a_move_does_not_announce_the_move() -> None:
     assert not _report(report).moved
     later = answered(agent, home, 10.4, 0.080)
     assert later is not None and later.moved
+
+
+def test_move_right_after_a_probe_is_reported_soon() -> None:
+    """The broker refuses two probes within 0.2 s, and the client would wait ten seconds for the answer."""
+    agent = new_agent()
+    home = ClientConnection(1, "ws://a", ready=True, probes=True)
+    [probe] = agent.probes([home], 10.0)
+    agent.use_gateway("ws://b")
+    assert [list(agent.probes([home], 10.0 + late_s)) for late_s in (0.05, 0.1, 0.2)] == [[], [], []]
+    assert isinstance(probe, Send) and isinstance(probe.message, wire.Probe)
+    report = answered(agent, home, 10.31, 0.080)
+    assert report is not None and report.moved
+
+
+def test_refused_probe_is_sent_again_after_the_short_pause() -> None:
+    agent = new_agent()
+    home = ClientConnection(1, "ws://a", ready=True, probes=True)
+    agent.use_gateway("ws://b")
+    answered(agent, home, 9.0, 0.02)
+    agent.use_gateway("ws://a")
+    [probe] = agent.probes([home], 10.0)
+    assert isinstance(probe, Send) and isinstance(probe.message, wire.Probe)
+    agent.refused(home, wire.Refused(probe.message.id, Code.TOO_MANY, "at most one probe in 0.2 s", 0.2))
+    assert list(agent.probes([home], 10.1)) == []
+    report = answered(agent, home, 10.31, 0.080)
+    assert report is not None and report.moved, "the broker has not heard of the move yet"
 
 
 def test_client_of_the_papers_loop_reports_only_every_five_seconds() -> None:

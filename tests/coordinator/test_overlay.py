@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import pytest
 
@@ -23,6 +24,8 @@ from tocsin.coordinator.overlay_messages import (
     SendToHead,
     SubscribeFlow,
     SubscriberJoined,
+    SubscriberLeft,
+    UnsubscribeFlow,
     Withdraw,
 )
 from tocsin.model.ids import BrokerId, SubscriberId
@@ -203,6 +206,24 @@ def test_route_through_the_head_itself_counts_as_withdrawn() -> None:
     assert SendToHead(B, SubscribeFlow(Flow(T, source))) in effects
     head.handle(HeadMessageReceived(B, 1, Advertise(T, (source, A, B))))
     assert Flow(T, source) not in head.routes.chosen
+
+
+class Unscanned(dict[Flow, dict[BrokerId, tuple[BrokerId, ...]]]):
+    """A table that a client's join must not read from end to end."""
+
+    def __iter__(self) -> Iterator[Flow]:
+        raise AssertionError("the head reads all its flows")
+
+
+def test_joining_subscriber_costs_the_flows_of_its_topic_only() -> None:
+    head = joined(OverlayHead(A))
+    for number in range(50):
+        head.handle(HeadMessageReceived(B, 1, Advertise(TopicName(f"t{number}"), (B,))))
+    head.routes.paths = Unscanned(head.routes.paths)
+    seventh = Flow(TopicName("t7"), B)
+    effects = head.handle(SubscriberJoined(SubscriberId("s"), seventh.topic, BrokerId("e")))
+    assert effects == [SendToHead(B, SubscribeFlow(seventh))]
+    assert head.handle(SubscriberLeft(SubscriberId("s"), seventh.topic)) == [SendToHead(B, UnsubscribeFlow(seventh))]
 
 
 def test_head_withdraws_a_flow_that_it_can_no_longer_offer() -> None:

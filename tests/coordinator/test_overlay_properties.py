@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.coordinator.overlay_worlds import Overlay
+from tocsin.coordinator.overlay_head import OverlayHead
 
 HEADS = ("a", "b", "c", "d", "e", "f")
 EDGES = ("e1", "e2")
@@ -105,6 +106,15 @@ def test_settled_overlay_delivers_each_message_once_to_its_audience(seed: int, s
     random_steps(overlay, steps, choose)
     overlay.settle(choose)
     publish_everywhere(overlay, choose)
+    for site in overlay.sites.values():
+        check_index(site.head)
+
+
+def check_index(head: OverlayHead) -> None:
+    """The index by topic has exactly the flows of the tables that it indexes."""
+    flows = {*head.routes.paths, *head._subscribed, *head._received}
+    assert {flow for of_topic in head._known.values() for flow in of_topic} == flows
+    assert all(flow.topic == topic for topic, of_topic in head._known.items() for flow in of_topic)
 
 
 @many

@@ -86,7 +86,9 @@ def test_json_of_claim_has_every_field() -> None:
     assert json.loads(json.dumps(fields)) == fields
     expected: dict[str, Any] = {"id": "id", "source": "source", "seed_document": "half", "ours": 0.4, "holds": True}
     expected |= {"differs": "", "seed_value": 0.5, "at_least_as_good": True, "within_factor": True}
-    assert fields == expected | {"decided_by": "the skew"}
+    assert fields == expected | {"decided_by": "the skew", "interval_95": None, "effect_size": None}
+    with_interval = report.as_json(report.with_evidence(claim, (0.3, 0.5), 0.9))
+    assert with_interval == fields | {"interval_95": [0.3, 0.5], "effect_size": 0.9}
 
 
 def test_page_shows_bounds_choices_and_unjudged_claims() -> None:
@@ -102,6 +104,16 @@ def test_page_shows_bounds_choices_and_unjudged_claims() -> None:
     assert "| missing | [p] | low | – | – | – | – | *not judged*: SDM was not run | none |" in page
     before, after = page.split("## Our inputs, which the runs cannot change")
     assert "| people |" in after and "| people |" not in before
+
+
+def test_page_shows_intervals_and_effect_sizes_if_a_claim_has_them() -> None:
+    claim = report.no_more_than_seed("halves", "[p]", "half", 0.4, 0.5, decided_by="the skew")
+    missing = report.at_most("missing", "[p]", "low", None, 1.0, decided_by=NO_CHOICE)
+    claims = [report.with_evidence(claim, (0.3, 0.5), 0.9), report.with_evidence(missing, (0.0, 1.0))]
+    page = report.claim_table(claims)
+    assert "| halves | [p] | half | 0.5 | 0.4 | 0.3 to 0.5 | 0.9 | yes | yes | yes | the skew |" in page
+    assert "| missing | [p] | low | – | – | – | – |" in page, "a claim without a value has no interval"
+    assert "95 % interval" not in report.claim_table([claim])
 
 
 def test_claim_without_a_word_on_our_choices_is_refused() -> None:

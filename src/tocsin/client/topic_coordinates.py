@@ -80,7 +80,7 @@ class ClientAgent:
         for measured in self._by_connection.values():
             measured.stale = True
             if self.prompt:
-                measured.samples, measured.sent_s = 0, float("-inf")
+                measured.samples = 0
 
     def probes(self, connections: Iterable[ClientConnection], now_s: float) -> Iterator[Effect]:
         """The probes that are due. Connections that are gone are forgotten."""
@@ -96,12 +96,21 @@ class ClientAgent:
             known = self._by_connection.get(connection.number)
             measured = present[connection.number] = known or _Measured(sent_s=first_s)
             pause_s = FIRST_PROBE_S if is_prompt and measured.samples < FIRST_SAMPLES else PROBE_S
-            if now_s - measured.sent_s >= (pause_s if measured.probe is None else 2 * PROBE_S):
+            # After a move the short pause counts, also if an answer is missing. Not less: the broker would refuse it.
+            is_due_soon = measured.probe is None or (is_prompt and measured.stale)
+            if now_s - measured.sent_s >= (pause_s if is_due_soon else 2 * PROBE_S):
                 self._number -= 1  # requests of the session have positive numbers
                 measured.probe, measured.sent_s = self._number, now_s
                 measured.moved, measured.stale = measured.moved or measured.stale, False
                 yield Send(connection.number, wire.Probe(self._number))
         self._by_connection = present
+
+    def refused(self, connection: ClientConnection, message: wire.Refused) -> None:
+        """The broker did not answer a probe, for example because the network brought two of them close together."""
+        measured = self._by_connection.get(connection.number)
+        if measured is not None and measured.probe == message.id:
+            measured.probe = None
+            measured.stale, measured.moved = measured.stale or measured.moved, False
 
     def probed(self, connection: ClientConnection, answer: wire.Probed, now_s: float) -> Iterator[Effect]:
         measured = self._by_connection.get(connection.number)

@@ -303,6 +303,8 @@ class TopicSession:
                 yield from self._mark_ready(subscription)
 
     def _on_refused(self, connection: ClientConnection, message: wire.Refused, now_s: float) -> Iterator[Effect]:
+        if self.agent is not None:
+            self.agent.refused(connection, message)
         refused = self._homes.refused(connection, message, now_s)
         if refused is None or message.code not in _FINAL:
             return

@@ -10,10 +10,11 @@ last sent, and sends the difference. So a withdrawal, a lost neighbour and a cha
 Beyond the thesis, which assumes an overlay that never changes:
 
   - Routes and federations are kept per flow (topic and source head), not per topic. With federations per topic, two
-  heads that both publish and subscribe one topic would send each message back and forth for ever. - The last publisher
-  or subscriber of a topic withdraws it. Neighbours join, leave and fail (`overlay_tables.py`). - A source numbers its
-  messages, and a head handles each number once. So no subscriber gets a message twice or out of order, however routes
-  change. Messages on a link that breaks are lost in this layer; the cursors of the layer above recover them.
+    heads that both publish and subscribe one topic would send each message back and forth for ever.
+  - The last publisher or subscriber of a topic withdraws it. Neighbours join, leave and fail (`overlay_tables.py`).
+  - A source numbers its messages, and a head handles each number once. So no subscriber gets a message twice or out of
+    order, however routes change. Messages on a link that breaks are lost in this layer; the cursors of the layer above
+    recover them.
 """
 
 from __future__ import annotations
@@ -45,10 +46,13 @@ class OverlayHead:
         """The neighbour from which this head has subscribed a flow."""
         self._received: dict[Flow, Number] = {}
         """The number of the latest message handled, by flow."""
+        self._known: dict[TopicName, dict[Flow, None]] = {}
+        """By topic, the flows that have a route, a subscription or a received message, so that a client that joins or
+        leaves costs the flows of its topic only. `_settle` keeps it: every change of those tables ends there."""
 
     def size(self) -> int:
         """The number of entries in all tables. 0 when the overlay has no publisher and no subscriber."""
-        tables = (self._federations, self._advertised, self._subscribed, self._received)
+        tables = (self._federations, self._advertised, self._subscribed, self._received, self._known)
         return len(self.clients) + len(self.routes) + sum(len(table) for table in tables)
 
     def handle(self, event: messages.Event) -> list[Effect]:
@@ -151,9 +155,7 @@ class OverlayHead:
 
     def _flows_of(self, topics: Iterable[TopicName]) -> list[Flow]:
         """The known flows of the topics, withdrawn ones included: `_settle` clears the state of the latter."""
-        chosen = set(topics)
-        flows = [*self.routes.paths, *self._subscribed, *self._received]
-        return [flow for flow in dict.fromkeys(flows) if flow.topic in chosen]
+        return [flow for topic in topics for flow in self._known.get(topic, ())]
 
     def _settle(self, flows: Iterable[Flow]) -> list[Effect]:
         effects: list[Effect] = []
@@ -162,7 +164,17 @@ class OverlayHead:
             effects += self._subscribe(flow)
             if flow in self._received and not self._has_receivers(flow):
                 del self._received[flow]
+            self._index(flow)
         return effects
+
+    def _index(self, flow: Flow) -> None:
+        """Keep `_known` equal to the flows of the tables that it indexes."""
+        if flow in self.routes.paths or flow in self._subscribed or flow in self._received:
+            self._known.setdefault(flow.topic, {})[flow] = None
+            return
+        flows = self._known.get(flow.topic)
+        if flows is not None and flows.pop(flow, 0) is None and not flows:
+            del self._known[flow.topic]
 
     def _advertise(self, flow: Flow) -> list[Effect]:
         """[ePEER figure 4-8]: advertise to every neighbour that is not in the flow's path."""

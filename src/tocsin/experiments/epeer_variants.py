@@ -1,28 +1,32 @@
-"""Shared by both ePEER experiments: variants of undisclosed choices, the signed-rank test, the sensitivity table.
+"""Shared by both ePEER experiments: variants of undisclosed choices, statistics over runs, the sensitivity table.
 
-An experiment plays all its runs as stated, and a tenth as many for each other reading of the thesis.
+An experiment plays all its runs as stated and, where the thesis contradicts itself, as its other statement says. It
+plays a tenth as many for each other choice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import wilcoxon
+from scipy.stats import rankdata, wilcoxon
 
 from tocsin.experiments import figures
-from tocsin.experiments.report import Claim, below, table
+from tocsin.experiments.report import Claim, below, table, with_evidence
 from tocsin.sim.kernel import seed_from
 
 BASE = "base"
 SIGNIFICANT = 2.2e-16
 """The thesis reports p < 2.2e-16, the smallest value that its program prints [ePEER §4.5.4, §5.3.4]."""
+_RESAMPLES = 2_000
 EDGE_COLOURS = (figures.BLUE, figures.ORANGE, figures.GREEN, figures.PURPLE)
 
 
-def settings(name: str, variants: Mapping[str, str], runs: int, options: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Every run of every variant; `--set variants=base,…` chooses the variants."""
+def settings(
+    name: str, variants: Mapping[str, str], runs: int, options: Mapping[str, str], full: Collection[str] = (BASE,)
+) -> list[dict[str, Any]]:
+    """Every run of every variant; `--set variants=base,…` chooses the variants. Those in `full` have all runs."""
     unknown = set(options) - {"variants"}
     chosen = options["variants"].split(",") if "variants" in options else list(variants)
     if unknown or set(chosen) - set(variants):
@@ -31,7 +35,7 @@ def settings(name: str, variants: Mapping[str, str], runs: int, options: Mapping
     return [
         {"variant": variant, "run": run, "seed": seed_from(name, run)}
         for variant in chosen
-        for run in range(runs if variant == BASE else few)
+        for run in range(runs if variant in full else few)
     ]
 
 
@@ -46,12 +50,50 @@ def p_value(smaller: Any, larger: Any) -> float:
     return float(wilcoxon(smaller, larger, alternative="less").pvalue)
 
 
-def significant(id: str, source: str, value: float | None, runs: int, unit: str = "", *, decided_by: str) -> Claim:
-    """The claim that a p value is as small as the thesis'. Too few runs cannot reach it: then it is not judged."""
+def rank_biserial(smaller: Any, larger: Any) -> float:
+    """The effect size of the signed-rank test: the share of the ranks of pairs in which the first is smaller, less that
+    of the other pairs. 1: it is smaller in every pair; 0: no difference."""
+    difference = np.asarray(larger, dtype=float) - np.asarray(smaller, dtype=float)
+    difference = difference[difference != 0.0]
+    if not len(difference):
+        return 0.0
+    ranks = rankdata(np.abs(difference))
+    return float((ranks * np.sign(difference)).sum() / ranks.sum())
+
+
+def interval(of: Callable[..., Any], *columns: Any) -> tuple[float, float] | None:
+    """The 95 % bootstrap interval of a function of the columns' means, over runs; None for fewer than two runs."""
+    runs = len(columns[0])
+    if runs < 2:
+        return None
+    picked = np.random.default_rng(0).integers(0, runs, (_RESAMPLES, runs))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        values = np.asarray(of(*(np.asarray(column, dtype=float)[picked].mean(axis=1) for column in columns)))
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    low, high = np.percentile(values, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def significant(
+    id: str,
+    source: str,
+    value: float | None,
+    runs: int,
+    unit: str = "",
+    *,
+    decided_by: str,
+    effect: float | None = None,
+) -> Claim:
+    """The claim that a p value is as small as the thesis', with its effect size. Too few runs cannot reach it: then the
+    claim is not judged."""
     least = p_value(np.zeros(runs), np.arange(1, runs + 1))
     missing = f"{runs} pairs of runs cannot reach a p below {least:.2g}"
     ours = value if least < SIGNIFICANT else None
-    return below(id, source, "Wilcoxon p < 2.2e-16", ours, SIGNIFICANT, unit, decided_by=decided_by, missing=missing)
+    text = "Wilcoxon p < 2.2e-16"
+    claim = below(id, source, text, ours, SIGNIFICANT, unit, decided_by=decided_by, missing=missing)
+    return with_evidence(claim, effect_size=effect)
 
 
 def sensitivity(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Required, TypedDict, Unpack
 
@@ -43,6 +43,10 @@ class Claim:
     decided_by: str = ""
     """Our choices, not stated by the seed document, that decide the measured value or the bound; `NO_CHOICE` if none
     do. Never empty."""
+    interval_95: tuple[float, float] | None = None
+    """The 95 % confidence interval of `ours` over runs, where the experiment computes one."""
+    effect_size: float | None = None
+    """For a paired test: the matched-pairs rank-biserial correlation, from -1 to 1; 1 if all pairs differ as stated."""
 
     def __post_init__(self) -> None:
         if not self.decided_by:
@@ -172,6 +176,15 @@ def reproduces(
     return Claim(id, source, seed_document, *compared, seed_value, within_factor=compared[1], decided_by=decided_by)
 
 
+def with_evidence(
+    claim: Claim, interval_95: tuple[float, float] | None = None, effect_size: float | None = None
+) -> Claim:
+    """The claim with a confidence interval of its value, or with an effect size. A claim without a value has none."""
+    if claim.ours is None:
+        return claim
+    return replace(claim, interval_95=interval_95, effect_size=effect_size)
+
+
 _Compared = tuple[float | None, bool | None, str]
 """(the value, whether the claim holds, what differs)."""
 
@@ -238,6 +251,9 @@ _COLUMNS: Final = (
 )
 
 
+_EVIDENCE: Final = ("95 % interval", "effect size")
+
+
 def verdict(claim: Claim) -> str:
     """`holds` in words, with the difference or the reason."""
     if claim.holds is None:
@@ -246,15 +262,25 @@ def verdict(claim: Claim) -> str:
 
 
 def claim_table(claims: Sequence[Claim]) -> str:
-    """The claims as a Markdown table; a dash where the seed document gives no number."""
-    rows = [
+    """The claims as a Markdown table; a dash where the seed document gives no number. Confidence intervals and effect
+    sizes have columns if any claim has one."""
+    rows: list[tuple[Any, ...]] = [
         (
             *(claim.id, claim.source, claim.seed_document, claim.seed_value, claim.ours),
             *(claim.at_least_as_good, claim.within_factor, verdict(claim), claim.decided_by),
         )
         for claim in claims
     ]
-    return table(_COLUMNS, rows)
+    columns: tuple[str, ...] = _COLUMNS
+    if any(claim.interval_95 or claim.effect_size is not None for claim in claims):
+        evidence = [(_interval(claim.interval_95), claim.effect_size) for claim in claims]
+        columns = (*_COLUMNS[:5], *_EVIDENCE, *_COLUMNS[5:])
+        rows = [(*row[:5], *more, *row[5:]) for row, more in zip(rows, evidence, strict=True)]
+    return table(columns, rows)
+
+
+def _interval(interval_95: tuple[float, float] | None) -> str | None:
+    return None if interval_95 is None else f"{shown(interval_95[0])} to {shown(interval_95[1])}"
 
 
 def render(title: str, command: str, report: ExperimentReport, figures: Sequence[Path]) -> str:

@@ -50,11 +50,11 @@ def test_ordered_offload_makes_brokers_busy_and_notifies_every_client() -> None:
 
 def test_client_has_moved_when_connected_and_drained() -> None:
     migrations = started()
-    assert migrations.handle(ClientConnected(S1, T), 1.0) == []
-    assert migrations.handle(ClientDrained(S2, T), 1.0) == [], "drained first, connected later"
-    assert migrations.handle(ClientDrained(S1, T), 2.0) == []
-    assert migrations.handle(ClientDrained(S1, T), 2.0) == [], "a repeated confirmation"
-    ended, left = migrations.handle(ClientConnected(S2, T), 3.0)
+    assert migrations.handle(ClientConnected(S1, T, B), 1.0) == []
+    assert migrations.handle(ClientDrained(S2, T, A), 1.0) == [], "drained first, connected later"
+    assert migrations.handle(ClientDrained(S1, T, A), 2.0) == []
+    assert migrations.handle(ClientDrained(S1, T, A), 2.0) == [], "a repeated confirmation"
+    ended, left = migrations.handle(ClientConnected(S2, T, B), 3.0)
     assert ended == OffloadEnded(offload(), Ending.COMPLETE, ((S1, T), (S2, T)), ())
     assert left == LeaveBusy((A, B))
     assert migrations.deadline_s() is None
@@ -62,7 +62,7 @@ def test_client_has_moved_when_connected_and_drained() -> None:
 
 def test_time_out_ends_the_offload_and_reports_clients_that_stayed() -> None:
     migrations = started()
-    migrations.handle(ClientConnected(S1, T), 1.0)
+    migrations.handle(ClientConnected(S1, T, B), 1.0)
     assert migrations.deadline_s() == 30.0
     assert migrations.handle(OffloadDeadlinePassed(), 29.0) == []
     ended, left = migrations.handle(OffloadDeadlinePassed(), 30.0)
@@ -89,7 +89,7 @@ def test_busy_broker_and_unknown_client_are_rejected() -> None:
     for event, code in (
         (OffloadOrdered(offload(B, C)), MigrationCode.BUSY),
         (OffloadOrdered(Offload(C, (), "empty")), MigrationCode.NOTHING_TO_MOVE),
-        (ClientConnected(SubscriberId("stranger"), T), MigrationCode.UNKNOWN_CLIENT),
+        (ClientConnected(SubscriberId("stranger"), T, B), MigrationCode.UNKNOWN_CLIENT),
     ):
         (effect,) = migrations.handle(event, 1.0)
         assert isinstance(effect, MigrationRejection)
@@ -97,10 +97,26 @@ def test_busy_broker_and_unknown_client_are_rejected() -> None:
     assert migrations.busy == {A, B}
 
 
+def test_late_confirmation_of_a_timed_out_offload_does_not_end_the_next() -> None:
+    migrations = started()
+    migrations.handle(ClientConnected(S1, T, B), 1.0)
+    migrations.handle(OffloadDeadlinePassed(), 30.0)
+    migrations.handle(OffloadOrdered(offload(B, C, (S1,))), 31.0)
+    migrations.handle(ClientConnected(S1, T, C), 32.0)
+    (late,) = migrations.handle(ClientDrained(S1, T, A), 33.0)
+    assert isinstance(late, MigrationRejection)
+    assert migrations.busy == {B, C}, "the queue at b is not empty yet"
+    assert migrations.handle(ClientDrained(S1, T, B), 34.0)[-1] == LeaveBusy((B, C))
+
+
 clients = st.sampled_from([SubscriberId(f"s{n}") for n in range(4)])
 events: st.SearchStrategy[Event] = st.one_of(
-    st.builds(lambda client: ClientConnected(client, T), clients),
-    st.builds(lambda client: ClientDrained(client, T), clients),
+    st.builds(
+        lambda client, target: ClientConnected(client, T, target),
+        clients,
+        st.sampled_from([BrokerId("d"), BrokerId("e")]),
+    ),
+    st.builds(lambda client, source: ClientDrained(client, T, source), clients, st.sampled_from([A, B, C])),
     st.builds(lambda client: ClientGone(client, T), clients),
     st.builds(BrokerLost, st.sampled_from([A, B, C])),
     st.just(OffloadDeadlinePassed()),

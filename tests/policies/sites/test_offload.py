@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from tests.policies.sites.offload_worlds import EDGE, HEAD, HERE, THERE, THRESHO
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.policies.sites.baselines import PEER_DRD, PEER_LB, POLICIES
 from tocsin.policies.sites.load import Window, overloaded_metrics, publisher_bundle, reach, state_of, subscriber_bundle
-from tocsin.policies.sites.offload import DRD_LB, drd_edge, publishers_first, subscribers_first
+from tocsin.policies.sites.offload import DRD_LB, Balancer, drd_edge, publishers_first, subscribers_first
 from tocsin.policies.sites.types import (
     BrokerReport,
     Bundle,
@@ -20,6 +21,7 @@ from tocsin.policies.sites.types import (
     LoadThresholds,
     Metric,
     OffloadParams,
+    OffloadSnapshot,
     PublisherId,
     Reach,
     Utilisation,
@@ -155,11 +157,11 @@ def test_broker_is_limited_and_nothing_moves_unless_the_overload_ends() -> None:
     assert plan.limited == ("full",), "moving c alone would delay its subscribers without ending the overload"
 
 
-@pytest.mark.parametrize("state", [LoadState.HIGH, LoadState.BUSY])
-def test_only_low_edges_accept(state: LoadState) -> None:
+def test_only_low_edges_accept() -> None:
     full = edge("full", [bundle("a", 500, 50), bundle("b", 500, 50)])
-    assert DRD_LB.plan(site(full, edge("e", [], state=state))).limited == ("full",)
-    assert DRD_LB.plan(site(full, edge("e", []))).limited == ()
+    assert DRD_LB.plan(site(full, edge("e", [bundle("x", 920)]))).limited == ("full",)
+    assert DRD_LB.plan(site(full, edge("e", [], state=LoadState.BUSY))).offloads == ()
+    assert DRD_LB.plan(site(full, edge("e", []))).offloads
 
 
 def test_busy_edge_offloads_nothing() -> None:
@@ -211,7 +213,32 @@ def test_two_overloaded_edges_do_not_share_an_acceptor() -> None:
     second = edge("b", [bundle("b1", 680, 50), bundle("b2", 300, 40)])
     plan = DRD_LB.plan(site(first, second, edge("c", [])))
     assert [offload.source for offload in plan.offloads] == ["a"]
-    assert plan.limited == ("b",)
+    assert plan.waiting == ("b",), "a can help it as soon as c has accepted the load of a"
+    assert plan.limited == ()
+
+
+def test_broker_waits_for_a_busy_helper_with_enough_capacity() -> None:
+    full = edge("full", [bundle("a", 500, 50), bundle("b", 500, 50)])
+    plan = DRD_LB.plan(site(full, edge("e", [bundle("x", 100)], state=LoadState.BUSY)))
+    assert (plan.offloads, plan.waiting, plan.limited) == ((), ("full",), ())
+    plan = DRD_LB.plan(site(full, edge("e", [bundle("x", 850)], state=LoadState.BUSY)))
+    assert (plan.offloads, plan.waiting, plan.limited) == ((), (), ("full",))
+
+
+def test_broker_is_limited_if_the_present_plan_fills_its_helper() -> None:
+    first = edge("a", [bundle("a1", 300, 50), bundle("a2", 900, 40)])
+    second = edge("b", [bundle("b1", 680, 50), bundle("b2", 300, 40)])
+    plan = DRD_LB.plan(site(first, second, edge("c", [bundle("x", 600)])))
+    assert [offload.source for offload in plan.offloads] == ["a"]
+    assert (plan.waiting, plan.limited) == ((), ("b",))
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=str)
+def test_every_policy_separates_waiting_from_limited(policy: Balancer) -> None:
+    full = edge("full", [bundle("a", 500, 50), bundle("b", 500, 50)])
+    helper, no_helper = edge("e", [], state=LoadState.BUSY), edge("e", [bundle("x", 940)])
+    plans = [policy.plan(site(full, other), OffloadParams()) for other in (helper, no_helper)]
+    assert [(plan.waiting, plan.limited) for plan in plans] == [(("full",), ()), ((), ("full",))]
 
 
 # The baselines.
@@ -238,6 +265,59 @@ def test_peer_drd_moves_tolerant_subscribers_and_peer_lb_any() -> None:
         for move in offload.moves
     }
     assert seen == {f"t{n}" for n in range(6)}
+
+
+def test_peer_moves_single_subscriptions_where_they_relieve_the_edge() -> None:
+    """Two edges differ in output: one of two subscribers of a topic moves, which balances them."""
+    full = edge("full", [bundle("fan", 10, clients=4, sent=100)])
+    snapshot = site(full, edge("few", [bundle("fan", 10, clients=1, sent=100)]))
+    for policy in (PEER_LB, PEER_DRD):
+        (offload,) = policy.plan(snapshot, OffloadParams(), np.random.default_rng(0)).offloads
+        (move,) = offload.moves
+        assert len(move.clients) in (1, 2)
+        assert not move.is_whole
+        assert move.accepted == Load(0.0, 100.0 * len(move.clients), 0.0), "the acceptor has the topic already"
+    (offload,) = replace(PEER_LB, whole_topics=True).plan(snapshot, OffloadParams(), np.random.default_rng(0)).offloads
+    assert offload.moves[0].is_whole
+
+
+def test_peer_moves_single_subscriptions_that_are_matched_each() -> None:
+    def edges(matched_each: bool) -> OffloadSnapshot:
+        many, one = (
+            subscriber_bundle(TopicName("t"), 5.0, 100.0, 0.1, names, matched_each=matched_each)
+            for names in ([SubscriberId(f"s{n}") for n in range(8)], [SubscriberId("x")])
+        )
+        return site(edge("many", [many]), edge("one", [one]))
+
+    (offload,) = PEER_LB.plan(edges(matched_each=True), OffloadParams(), np.random.default_rng(0)).offloads
+    (move,) = offload.moves
+    assert len(move.clients) in (3, 4)
+    assert move.accepted == Load(0.0, 10.0 * len(move.clients), 100.0 * len(move.clients))
+
+
+def test_peer_ends_an_overload_although_the_pair_becomes_less_even() -> None:
+    full = edge("full", [bundle("a", 500, sent=1.0), bundle("b", 500, sent=1.0)])
+    other = edge("other", [bundle("x", 100, sent=500.0)])
+    (offload,) = PEER_LB.plan(site(full, other), OffloadParams(), np.random.default_rng(0)).offloads
+    assert len(offload.moves) == 1
+
+
+def test_part_of_a_bundle_matched_each_ends_an_overload_of_matching() -> None:
+    fan = subscriber_bundle(
+        TopicName("t"), 5.0, 100.0, 0.1, [SubscriberId(f"s{n}") for n in range(10)], matched_each=True
+    )
+    (offload,) = DRD_LB.plan(site(edge("full", [fan]), edge("half", [bundle("x", 500)]))).offloads
+    (move,) = offload.moves
+    assert len(move.clients) == 1, "one subscriber of 100 messages/s ends an overload of 50"
+    assert not move.is_whole
+
+
+def test_head_that_has_the_topic_still_gets_the_input_of_its_publishers() -> None:
+    head = edge("head", [publishing("t", 600, 100), publishing("u", 400, 100, reach=Reach.REMOTE)], capacity=HEAD)
+    full, _ = edge("far", [publishing("u", 700, 100)], site=THERE, capacity=HEAD)
+    plan = DRD_LB.plan(site(head, neighbours=(full,)))
+    moved = [move for offload in plan.offloads for move in offload.moves]
+    assert all(move.accepted.in_bytes_per_s <= 250.0 for move in moved)
 
 
 def test_imbalance_may_be_points_of_utilisation() -> None:

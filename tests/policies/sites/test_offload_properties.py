@@ -56,7 +56,8 @@ def test_every_offload_of_drd_lb_ends_the_overload(snapshot: OffloadSnapshot) ->
     for offload in plan.offloads:
         assert states[offload.source] is not LoadState.OVERLOAD
     overloaded = {report.broker for report in snapshot.brokers if report.state is LoadState.OVERLOAD}
-    assert overloaded == set(plan.limited) | {offload.source for offload in plan.offloads}
+    assert overloaded == {*plan.limited, *plan.waiting} | {offload.source for offload in plan.offloads}
+    assert not set(plan.limited) & set(plan.waiting)
 
 
 @many

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, cast
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
+EXAMPLES = int(os.environ.get("TOCSIN_FUZZ_EXAMPLES", "5"))
+"""Requests to each operation. The default gives the same requests in every run, a larger number others."""
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 
 
@@ -38,8 +41,8 @@ def try_all(
             continue
 
         @settings(
-            max_examples=5,
-            derandomize=True,
+            max_examples=EXAMPLES,
+            derandomize=EXAMPLES == 5,
             database=None,
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),

@@ -9,7 +9,8 @@ import pytest
 
 from tocsin.experiments.epeer_fdcc import SETTINGS
 from tocsin.model.ids import SubscriberId
-from tocsin.policies.sites.congestion import by_keywords, mean_experience, publisher_utility
+from tocsin.policies.sites.congestion_types import CongestionParams
+from tocsin.policies.sites.feedback import by_keywords, mean_experience, publisher_utility
 from tocsin.policies.sites.types import PublisherId
 from tocsin.sim.kernel import Kernel
 from tocsin.sim.sites.audience import AudienceSettings, _rate, _subsets, draw_audience
@@ -17,12 +18,22 @@ from tocsin.sim.sites.congestion import DamagedSite, DamageTiming
 from tocsin.sim.sites.workload import Quality, make_site
 
 
-def damaged(seed: int, end_s: int = 400) -> DamagedSite:
+def damaged(
+    seed: int,
+    end_s: int = 400,
+    *,
+    fewest: int = 1,
+    matching: float = 1.0,
+    left: float = 0.25,
+    params: CongestionParams | None = None,
+) -> DamagedSite:
+    """A site that keeps `left` of its bandwidth, and `matching` of the thesis' matching capacity from the start."""
     rng = np.random.default_rng(seed)
-    world = make_site(SETTINGS, rng)
+    world = make_site(replace(SETTINGS, subscribers=(fewest, 8)), rng)
+    world = replace(world, matching_per_s=world.matching_per_s * matching)
     audience = draw_audience(world, AudienceSettings(), rng)
     timing = DamageTiming(damage_s=150, repair_s=300, end_s=end_s)
-    return DamagedSite(Kernel(seed), world, audience, np.full(4, 0.25), 0.4, timing=timing)
+    return DamagedSite(Kernel(seed), world, audience, np.full(4, left), max(left, 0.4), params, timing)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +55,46 @@ def test_all_load_returns_with_the_bandwidth(site: DamagedSite) -> None:
     assert site.log.recovered_s == 300
     assert np.isinf(site._limit).all()
     assert np.allclose(site.log.seconds[-1].used, site.log.seconds[140].used)
-    assert site.log.seconds[-1].heard == pytest.approx(site.log.seconds[140].heard, abs=0.01)
+    assert site.log.seconds[-1].qoe_all == pytest.approx(site.log.seconds[140].qoe_all, abs=0.01)
+
+
+def test_every_second_under_limits_is_worth_more_than_a_blind_cut(site: DamagedSite) -> None:
+    for second in site.log.seconds[160:299]:
+        assert second.utility > 1.5 * second.blind_utility
+    rest = site.log.seconds[140]
+    assert rest.utility == pytest.approx(rest.blind_utility), "without limits both send all messages"
+
+
+def test_silent_subscribers_lower_the_experience_of_all(site: DamagedSite) -> None:
+    second = site.log.seconds[200]
+    assert second.served < 1.0
+    assert second.qoe_heard is not None
+    assert second.qoe_all == pytest.approx(second.served * second.qoe_heard)
+
+
+def test_limits_fill_the_output_of_an_edge_short_of_it() -> None:
+    """Work conservation: only useless publishers are cut below TH_high."""
+    site = damaged(1, end_s=200, left=0.15)
+    used = site.run().seconds[190].used[:, 1]
+    assert used.min() > 0.93
+    ceilings = damaged(1, end_s=200, left=0.15, params=CongestionParams(shares_the_rest=False))
+    assert ceilings.run().seconds[190].used[:, 1].min() <= used.min()
+
+
+def test_site_short_of_matching_is_limited_too() -> None:
+    site = damaged(4, end_s=140, matching=0.1)
+    log = site.run()
+    assert log.limited_from_s is not None
+    assert log.seconds[-1].offered[:, 2].max() > 0.95, "without limits an edge would be overloaded"
+    assert log.seconds[-1].used[:, 2].max() <= 0.95 + 1e-9
+
+
+def test_publishers_without_subscribers_stop_and_cost_no_edge() -> None:
+    site = damaged(6, end_s=200, fewest=0)
+    site.run()
+    unheard = ~(site.world.audience > 0)[site.audience.publisher_topic]
+    assert unheard.any()
+    assert not site._limit[unheard].any()
 
 
 def test_useless_publishers_are_limited_most_and_experience_rises() -> None:
@@ -58,7 +108,7 @@ def test_useless_publishers_are_limited_most_and_experience_rises() -> None:
         for quality in Quality
     }
     assert limits[Quality.BAD] <= 0.1 < limits[Quality.MEDIUM] < limits[Quality.GOOD]
-    before, after = site.log.seconds[140].heard, site.log.seconds[240].heard
+    before, after = site.log.seconds[140].qoe_heard, site.log.seconds[240].qoe_heard
     assert before is not None
     assert after is not None
     assert after > 1.1 * before
@@ -81,6 +131,7 @@ def test_utilities_of_a_second_equal_the_policys_equations() -> None:
     """The simulation sums arrays; the policy's functions must give the same results."""
     site = damaged(3, end_s=1)
     site._edge[:] = 0
+    site._joined[:] = True
     audience, rates = site.audience, site._published()
     state = site._rng.bit_generator.state
     averages = audience.averages(rates, site._rng)
@@ -92,7 +143,7 @@ def test_utilities_of_a_second_equal_the_policys_equations() -> None:
         feedback.setdefault(SubscriberId(str(subscriber)), {})[PublisherId(str(publisher))] = float(value)
     utilities = publisher_utility(feedback)
     assert [utilities[PublisherId(str(n))] for n in range(len(rates))] == pytest.approx(site._utility.tolist())
-    assert site.log.seconds[-1].heard == pytest.approx(mean_experience(feedback))
+    assert site.log.seconds[-1].qoe_all == pytest.approx(mean_experience(feedback))
 
 
 def test_messages_are_rated_by_equation_8() -> None:

@@ -98,6 +98,27 @@ def test_edge_per_subscriber_costs_matching_at_several_edges() -> None:
     assert np.mean(apart.used[250]) > 0.9
 
 
+def test_edge_per_subscriber_costs_nothing_if_each_is_matched() -> None:
+    """The reason why the base of epeer-drd matches once per subscription."""
+    rng = np.random.default_rng(3)
+    world = make_site(SiteSettings(load=0.8, matched_each=True, topic_rate_sigma=1.2), rng)
+    bursts = draw_bursts(len(world.topics), rng)
+    simulation = SiteSimulation(Kernel(3), world, bursts, POLICIES["peer-lb"], assign_each=True)
+    log = simulation.run()
+    assert np.mean(log.used[250]) == pytest.approx(0.8, abs=0.02)
+    assert log.offloads
+    assert ((simulation._served > 0).sum(axis=1) > 1).any(), "single subscriptions move, so topics are at several edges"
+
+
+def test_skewed_topics_differ_more_than_uniform_ones() -> None:
+    rates = [
+        make_site(SiteSettings(load=0.8, topic_rate_sigma=sigma), np.random.default_rng(0)).topic_rate_per_s
+        for sigma in (0.0, 1.2)
+    ]
+    assert rates[0].sum() / rates[0].max() > 2 * rates[1].sum() / rates[1].max()
+    assert rates[0].sum() == pytest.approx(rates[1].sum())
+
+
 def test_worlds_have_the_parameters_of_the_thesis() -> None:
     world: SiteWorld = make_site(SiteSettings(load=0.8), np.random.default_rng(0))
     assert len(world.topics) == 100

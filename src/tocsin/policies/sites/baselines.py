@@ -1,8 +1,8 @@
 """PEER-LB and PEER-DRD, the baselines of [ePEER §3.3–3.4, §4.5.4], and the names of all three policies.
 
 PEER lets subscribers connect to a random edge and balances whenever the loads of two edges differ by more than a tenth,
-overloaded or not. It chooses the subscriptions that relieve the offloading broker with the least side effect for the
-accepting one, and ignores delay requirements. PEER-DRD is PEER with the priorities of DRD-LB.
+overloaded or not. It moves single subscriptions [ePEER §3.4]: those that relieve the offloading broker with the least
+side effect for the accepting one. It ignores delay requirements. PEER-DRD is PEER with the priorities of DRD-LB.
 
 Undisclosed, and therefore ours: any of the three metrics may differ; a side effect is the load added at the acceptor
 per load removed at the source, with ties broken at random; see also `settles` and `OffloadParams.balanced`.
@@ -11,15 +11,27 @@ per load removed at the source, with ties broken at random; see also `settles` a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tocsin.model.ids import BrokerId
-from tocsin.policies.sites.offload import DEFAULT_PARAMS, DRD_LB, Acceptor, Balancer, acceptors_of, subscribers_first
+from tocsin.policies.sites.load import overloaded_metrics
+from tocsin.policies.sites.offload import (
+    DEFAULT_PARAMS,
+    DRD_LB,
+    Acceptor,
+    Balancer,
+    acceptors_of,
+    subscribers_first,
+    without_help,
+)
 from tocsin.policies.sites.types import (
+    NO_LOAD,
     BrokerReport,
     Bundle,
+    ClientId,
+    Load,
     LoadState,
     Metric,
     Offload,
@@ -28,6 +40,7 @@ from tocsin.policies.sites.types import (
     OffloadSnapshot,
     SiteMove,
     Utilisation,
+    total,
     utilisation,
 )
 from tocsin.policies.topics.types import TopicName
@@ -40,12 +53,15 @@ class PeerPolicy:
     """True for PEER-DRD."""
     largest_first: bool = False
     """Choose the largest subscriptions first, not at random: another reading of PEER, for the sensitivity table."""
+    whole_topics: bool = False
+    """Move only subscriptions that reduce the load in every metric: by table 4-3 all subscriptions of a topic at the
+    broker together. False: also single subscriptions, where they reduce the metric that differs."""
     settles: bool = True
-    """True if a move must make the pair more even over all metrics.
+    """True if a move that does not end an overload must make the pair more even over all metrics.
 
-    The sum that measures it only falls, so balancing reaches a fixed point on an unchanged world. False: PEER as
-    chapter 3 words it, which only requires that the acceptor is not overloaded; then a move for one metric is undone by
-    a move for another, without end.
+    The sum that measures it only falls, and no acceptor becomes overloaded, so balancing reaches a fixed point on an
+    unchanged world. False: PEER as chapter 3 words it, which only requires that the acceptor is not overloaded; then a
+    move for one metric is undone by a move for another, without end.
     """
 
     def edge_for(
@@ -81,8 +97,9 @@ class PeerPolicy:
             if moves:
                 offloads.append(Offload(source.broker, moves, f"loads differ by {100 * gap:.1f} %"))
                 taken |= {source.broker, target.broker}
-        limited = [edge.broker for edge in settled if edge.state is LoadState.OVERLOAD and edge.broker not in taken]
-        return OffloadPlan(snapshot.generation, self.name, tuple(offloads), tuple(limited))
+        helpless = [edge for edge in settled if edge.state is LoadState.OVERLOAD and edge.broker not in taken]
+        waiting, limited = without_help(helpless, snapshot, offloads, params)
+        return OffloadPlan(snapshot.generation, self.name, tuple(offloads), waiting, limited)
 
     def _balance(
         self,
@@ -95,41 +112,91 @@ class PeerPolicy:
     ) -> tuple[SiteMove, ...]:
         (acceptor,) = acceptors_of([target], params.thresholds)
         metric, gap = _widest_gap(source.used, target.used, params)
+        overloaded = overloaded_metrics(source.used, params.thresholds)
+        if overloaded:
+            metric = max(overloaded, key=source.used.of)
         uneven = _unevenness(source.used, target.used, mean)
         source_load, target_load = source.load, target.load
-        moves: list[SiteMove] = []
-        for bundle in self._ordered(bundles, acceptor, metric, rng):
-            if gap <= params.balanced:
+        staying = {bundle.topic: len(bundle.clients) for bundle in bundles}
+        moved: dict[TopicName, list[_Unit]] = {}
+        for unit in self._ordered(self._units(bundles, metric), acceptor, metric, rng):
+            is_relief = utilisation(source_load, source.capacity).of(metric) > params.thresholds.high
+            if gap <= params.balanced and not is_relief:
                 break
-            influence = acceptor.influence(bundle, bundle.load.out_bytes_per_s)
-            source_after, target_after = source_load.minus(bundle.load), target_load.plus(influence)
+            is_last = staying[unit.bundle.topic] == len(unit.clients)
+            influence = acceptor.influence(unit.bundle, len(unit.clients), unit.sent_bytes_per_s)
+            source_after = source_load.minus(unit.relief(is_last))
+            target_after = target_load.plus(influence)
             source_used = utilisation(source_after, source.capacity)
             target_used = utilisation(target_after, target.capacity)
             uneven_after = _unevenness(source_used, target_used, mean)
             evens = uneven_after < uneven * (1.0 - _NOISE)
-            if influence.fits(acceptor.room) and (evens or not self.settles):
-                moves.append(
-                    SiteMove(bundle.topic, bundle.clients, source.broker, target.broker, target.site, influence)
-                )
+            if influence.fits(acceptor.room) and (evens or is_relief or not self.settles):
+                moved.setdefault(unit.bundle.topic, []).append(replace(unit, accepted=influence))
+                staying[unit.bundle.topic] -= len(unit.clients)
                 acceptor.room = acceptor.room.minus(influence)
+                acceptor.gained.add(unit.bundle.topic)
                 source_load, target_load, uneven = source_after, target_after, uneven_after
                 gap = _gap(source_used.of(metric), target_used.of(metric), params)
-        return tuple(moves)
+        return tuple(_as_move(units, source, target) for units in moved.values())
+
+    def _units(self, bundles: Sequence[Bundle], metric: Metric) -> list[_Unit]:
+        """The subscriptions that can reduce the load of the source: one by one or, where only all subscriptions of a
+        topic together reduce it [ePEER table 4-3], together."""
+        units: list[_Unit] = []
+        for bundle in bundles:
+            alone = metric is Metric.OUTPUT or (metric is Metric.MATCHING and bundle.client_matched_per_s > 0.0)
+            if bundle.load.of(metric) <= 0.0:
+                continue
+            if self.whole_topics or not alone:
+                units.append(_Unit(bundle, bundle.clients, bundle.load.out_bytes_per_s))
+            else:
+                pairs = zip(bundle.clients, bundle.client_bytes_per_s, strict=True)
+                units += [_Unit(bundle, (client,), sent) for client, sent in pairs]
+        return units
 
     def _ordered(
-        self, bundles: Sequence[Bundle], acceptor: Acceptor, metric: Metric, rng: np.random.Generator
-    ) -> list[Bundle]:
-        helping = [bundle for bundle in bundles if bundle.load.of(metric) > 0.0]
+        self, units: Sequence[_Unit], acceptor: Acceptor, metric: Metric, rng: np.random.Generator
+    ) -> list[_Unit]:
         if self.by_delay:
-            return subscribers_first(helping, between_sites=False)
+            ranks = {
+                bundle.topic: rank
+                for rank, bundle in enumerate(subscribers_first([unit.bundle for unit in units], between_sites=False))
+            }
+            return sorted(units, key=lambda unit: ranks[unit.bundle.topic])
         if self.largest_first:
-            return sorted(helping, key=lambda bundle: (-bundle.load.of(metric), bundle.topic))
+            return sorted(units, key=lambda unit: (-unit.relief(True).of(metric), unit.bundle.topic))
         side_effects = [
-            acceptor.influence(bundle, bundle.load.out_bytes_per_s).of(metric) / bundle.load.of(metric)
-            for bundle in helping
+            acceptor.influence(unit.bundle, len(unit.clients), unit.sent_bytes_per_s).of(metric)
+            / unit.relief(True).of(metric)
+            for unit in units
         ]
-        ties = rng.random(len(helping))
-        return [helping[at] for at in np.lexsort((ties, np.asarray(side_effects)))]
+        ties = rng.random(len(units))
+        return [units[at] for at in np.lexsort((ties, np.asarray(side_effects)))]
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Subscriptions of one topic that move together."""
+
+    bundle: Bundle
+    clients: tuple[ClientId, ...]
+    sent_bytes_per_s: float
+    accepted: Load = NO_LOAD
+
+    def relief(self, is_last: bool) -> Load:
+        """The load that leaves the source. Input and shared matching leave with the last subscription of the topic."""
+        bundle, staying = self.bundle, len(self.bundle.clients) - len(self.clients)
+        if is_last:
+            matched = bundle.load.matched_per_s - staying * bundle.client_matched_per_s
+            return Load(bundle.load.in_bytes_per_s, self.sent_bytes_per_s, matched)
+        return Load(0.0, self.sent_bytes_per_s, len(self.clients) * bundle.client_matched_per_s)
+
+
+def _as_move(units: Sequence[_Unit], source: BrokerReport, target: BrokerReport) -> SiteMove:
+    bundle, clients = units[0].bundle, tuple(client for unit in units for client in unit.clients)
+    accepted, is_whole = total(unit.accepted for unit in units), len(clients) == len(bundle.clients)
+    return SiteMove(bundle.topic, clients, source.broker, target.broker, target.site, accepted, is_whole)
 
 
 def _widest_gap(high: Utilisation, low: Utilisation, params: OffloadParams) -> tuple[Metric, float]:

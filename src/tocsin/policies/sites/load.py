@@ -5,11 +5,22 @@ Pure. The driver measures each second and sends reports to the head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tocsin.model.ids import SubscriberId
-from tocsin.policies.sites.types import Bundle, Load, LoadState, LoadThresholds, Metric, PublisherId, Reach, Utilisation
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.policies.sites.types import (
+    NO_LOAD,
+    Bundle,
+    Load,
+    LoadState,
+    LoadThresholds,
+    Metric,
+    PublisherId,
+    Reach,
+    Utilisation,
+    utilisation,
+)
 from tocsin.policies.topics.types import TopicName
 
 WEIGHTS = (0.3, 0.7)
@@ -52,6 +63,65 @@ def overloaded_metrics(used: Utilisation, thresholds: LoadThresholds) -> tuple[M
     return tuple(metric for metric in Metric if used.of(metric) > thresholds.high)
 
 
+class LoadStates:
+    """The load states of a site's brokers [ePEER figure 4-12].
+
+    LOW, HIGH and OVERLOAD follow from the averages of the measurements, in any order. A broker is BUSY from the start
+    of an offloading that it takes part in to its end; `OffloadMigrations` ends each one, by confirmation or time-out,
+    with a `LeaveBusy`. Measurements during BUSY belong to a changing load, so a broker leaves BUSY with a new one.
+    """
+
+    def __init__(self, thresholds: LoadThresholds) -> None:
+        self._thresholds = thresholds
+        self._windows: dict[BrokerId, Window] = {}
+        self._busy: set[BrokerId] = set()
+
+    def measure(self, broker: BrokerId, load: Load) -> None:
+        """The load of the second that ends."""
+        self._windows[broker] = self._windows.get(broker, Window()).with_(load)
+
+    def average(self, broker: BrokerId) -> Load:
+        """The averaged load; no load before the first measurement."""
+        return self._windows.get(broker, Window()).average()
+
+    def state(self, broker: BrokerId, capacity: Load) -> LoadState:
+        if broker in self._busy:
+            return LoadState.BUSY
+        return state_of(utilisation(self.average(broker), capacity), self._thresholds)
+
+    def enter_busy(self, brokers: Iterable[BrokerId]) -> None:
+        self._busy.update(brokers)
+
+    def leave_busy(self, broker: BrokerId, load: Load) -> None:
+        """Return to the state of `load`, measured now: without a measurement the broker would seem LOW."""
+        self._busy.discard(broker)
+        self._windows[broker] = Window().with_(load)
+
+
+class LoadMeter:
+    """The counters of one broker, per topic: bytes received, bytes sent, messages matched.
+
+    The core of live sites to come: a broker's process counts, and `take` gives the loads of which Ui, Uo and Um are
+    computed each second. No process uses it yet.
+    """
+
+    def __init__(self, now_s: float) -> None:
+        self._since_s = now_s
+        self._counts: dict[TopicName, Load] = {}
+
+    def count(self, topic: TopicName, received_bytes: int = 0, sent_bytes: int = 0, matched: int = 0) -> None:
+        self._counts[topic] = self._counts.get(topic, NO_LOAD).plus(Load(received_bytes, sent_bytes, matched))
+
+    def take(self, now_s: float) -> dict[TopicName, Load]:
+        """The load of each topic since the last call, per second; empty if no time has passed."""
+        passed_s = now_s - self._since_s
+        if passed_s <= 0.0:
+            return {}
+        loads = {topic: Load(*(part / passed_s for part in counts)) for topic, counts in self._counts.items()}
+        self._since_s, self._counts = now_s, {}
+        return loads
+
+
 # Load analysis: the cost of a topic's clients for a broker [ePEER tables 4-2 and 4-3]. A topic costs an edge its input
 # and matching once, and its output once per subscriber. It costs a head its input per publisher, and its output once
 # per edge or neighbouring head that receives the topic.
@@ -73,11 +143,14 @@ def subscriber_bundle(
     *,
     local: bool = True,
     remote: bool = False,
+    matched_each: bool = False,
 ) -> Bundle:
-    """A topic's subscribers at one edge; `local` and `remote` describe where its publishers are."""
-    bytes_per_s = rate_per_s * size_bytes
-    load = Load(bytes_per_s, bytes_per_s * len(subscribers), rate_per_s)
-    return Bundle(topic, delay_s, reach(local, remote), load, tuple(subscribers), (bytes_per_s,) * len(subscribers))
+    """A topic's subscribers at one edge; `local` and `remote` describe where its publishers are. `matched_each`: the
+    edge matches a message once per subscriber instead of once for all of them."""
+    bytes_per_s, count = rate_per_s * size_bytes, len(subscribers)
+    load = Load(bytes_per_s, bytes_per_s * count, rate_per_s * (count if matched_each else 1))
+    sent, each = (bytes_per_s,) * count, rate_per_s if matched_each else 0.0
+    return Bundle(topic, delay_s, reach(local, remote), load, tuple(subscribers), sent, each)
 
 
 def publisher_bundle(

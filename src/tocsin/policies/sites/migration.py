@@ -46,18 +46,24 @@ class OffloadOrdered:
 
 @dataclass(frozen=True, slots=True)
 class ClientConnected:
-    """The client is connected to its new broker and receives messages there."""
+    """The client is connected to `target`, its new broker, and receives messages there."""
 
     client: ClientId
     topic: TopicName
+    target: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
 class ClientDrained:
-    """The client's queue at the old broker is empty, and the client has dropped that connection."""
+    """The client's queue at `source`, its old broker, is empty, and the client has dropped that connection.
+
+    The confirmation names the broker: an earlier offloading of the same client may have timed out before the queue was
+    empty.
+    """
 
     client: ClientId
     topic: TopicName
+    source: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +155,8 @@ class _Running:
     offload: Offload
     deadline_s: float
     steps: dict[tuple[ClientId, TopicName], _Step] = field(default_factory=dict)
+    ends: dict[tuple[ClientId, TopicName], tuple[BrokerId, BrokerId]] = field(default_factory=dict)
+    """The source and the target of each client."""
 
 
 class OffloadMigrations:
@@ -169,10 +177,10 @@ class OffloadMigrations:
         match event:
             case OffloadOrdered(offload):
                 return self._start(offload, now_s)
-            case ClientConnected(client, topic):
-                return self._advance(client, topic, _AFTER_CONNECTED)
-            case ClientDrained(client, topic):
-                return self._advance(client, topic, _AFTER_DRAINED)
+            case ClientConnected(client, topic, target):
+                return self._advance(client, topic, _AFTER_CONNECTED, target=target)
+            case ClientDrained(client, topic, source):
+                return self._advance(client, topic, _AFTER_DRAINED, source=source)
             case ClientGone(client, topic):
                 return self._advance(client, topic, dict.fromkeys(_Step, _Step.GONE))
             case BrokerLost(broker):
@@ -196,18 +204,31 @@ class OffloadMigrations:
             detail = f"{', '.join(busy)} already take part in an offloading"
             return [MigrationRejection(MigrationCode.BUSY, detail)]
         running = _Running(offload, now_s + self._timeout_s)
-        running.steps = {(client, move.topic): _Step.NOTIFIED for move in offload.moves for client in move.clients}
+        running.ends = {
+            (client, move.topic): (move.source, move.target) for move in offload.moves for client in move.clients
+        }
+        running.steps = dict.fromkeys(running.ends, _Step.NOTIFIED)
         self._running.append(running)
         return [EnterBusy(offload.brokers), *notices]
 
-    def _advance(self, client: ClientId, topic: TopicName, then: dict[_Step, _Step]) -> list[Effect]:
-        """Record a confirmation. A repeated one changes nothing; one from a client that does not move is rejected."""
+    def _advance(
+        self,
+        client: ClientId,
+        topic: TopicName,
+        then: dict[_Step, _Step],
+        source: BrokerId | None = None,
+        target: BrokerId | None = None,
+    ) -> list[Effect]:
+        """Record a confirmation. A repeated one changes nothing; one from a client that does not move between these
+        brokers is rejected."""
+        key = client, topic
         for running in self._running:
-            step = running.steps.get((client, topic))
-            if step is None:
+            ends = running.ends.get(key)
+            if ends is None or source not in (None, ends[0]) or target not in (None, ends[1]):
                 continue
+            step = running.steps[key]
             if step not in _FINAL:
-                running.steps[client, topic] = then.get(step, step)
+                running.steps[key] = then.get(step, step)
             done = all(step in _FINAL for step in running.steps.values())
             return self._end([running], Ending.COMPLETE) if done else []
         return [MigrationRejection(MigrationCode.UNKNOWN_CLIENT, f"{client} is not being moved for {topic}")]

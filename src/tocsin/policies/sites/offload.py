@@ -3,8 +3,8 @@
 `DRD_LB.plan(snapshot, params, rng) -> plan`. An overloaded edge offloads subscribers to LOW edges of its site, and
 those without room there to LOW edges of neighbouring sites. An overloaded head offloads publishers to LOW heads of
 neighbouring sites. No broker is overloaded by the load that it accepts. If all acceptors together have too little
-capacity, nothing moves and the broker is `limited`: half an offloading would delay messages without ending the
-overload.
+capacity, nothing moves: half an offloading would delay messages without ending the overload. The broker is then
+`waiting` if the brokers that are BUSY now could help, and otherwise `limited`.
 
 The thesis drops its choice inside the site as soon as that is not enough, and chooses again among other sites. Here the
 choice inside the site is kept and other sites take the other clients, so that fewer clients leave their site.
@@ -13,13 +13,13 @@ choice inside the site is kept and other sites take the other clients, so that f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
 from tocsin.model.ids import BrokerId
-from tocsin.policies.sites.load import overloaded_metrics
+from tocsin.policies.sites.load import overloaded_metrics, state_of
 from tocsin.policies.sites.types import (
     NO_LOAD,
     BrokerReport,
@@ -35,6 +35,8 @@ from tocsin.policies.sites.types import (
     OffloadSnapshot,
     Reach,
     SiteMove,
+    total,
+    utilisation,
 )
 from tocsin.policies.topics.types import TopicName
 
@@ -70,17 +72,18 @@ class DrdLb:
     ) -> OffloadPlan:
         """Relieve the most overloaded broker first. A broker takes part in at most one offloading."""
         offloads: list[Offload] = []
-        limited: list[BrokerId] = []
+        helpless: list[BrokerReport] = []
         taken: set[BrokerId] = set()
         overloaded = [report for report in snapshot.brokers if report.state is LoadState.OVERLOAD]
         for report in sorted(overloaded, key=lambda report: (-max(report.used), report.broker)):
             offload = _relieve(report, snapshot, params, taken)
             if offload is None:
-                limited.append(report.broker)
+                helpless.append(report)
             elif offload.moves:
                 offloads.append(offload)
                 taken |= set(offload.brokers)
-        return OffloadPlan(snapshot.generation, self.name, tuple(offloads), tuple(limited))
+        waiting, limited = without_help(helpless, snapshot, offloads, params)
+        return OffloadPlan(snapshot.generation, self.name, tuple(offloads), waiting, limited)
 
 
 DRD_LB = DrdLb()
@@ -110,6 +113,45 @@ def _relieve(
         return None
     worst = ", ".join(f"{metric} {100 * source.used.of(metric):.1f} %" for metric in metrics)
     return Offload(source.broker, tuple(selection.moves), f"overloaded: {worst}")
+
+
+def without_help(
+    helpless: Sequence[BrokerReport], snapshot: OffloadSnapshot, offloads: Sequence[Offload], params: OffloadParams
+) -> tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]]:
+    """Separate overloaded brokers into those that wait for a BUSY helper and those that no broker can help.
+
+    A BUSY broker counts with its present load, and a broker of this plan with its load after the plan. If they could
+    end the overload together with LOW brokers, and LOW brokers alone could not, the overloaded broker waits: an
+    offloading always ends, at the time-out at the latest.
+    """
+    if not helpless:
+        return (), ()
+    settled = replace(
+        snapshot,
+        brokers=tuple(_settled(report, snapshot, offloads, params) for report in snapshot.brokers),
+        neighbours=tuple(_settled(report, snapshot, offloads, params) for report in snapshot.neighbours),
+    )
+    taken = {broker for offload in offloads for broker in offload.brokers}
+    waiting = [
+        report.broker
+        for report in helpless
+        if _relieve(report, settled, params, set()) is not None and _relieve(report, snapshot, params, taken) is None
+    ]
+    return tuple(waiting), tuple(report.broker for report in helpless if report.broker not in waiting)
+
+
+def _settled(
+    report: BrokerReport, snapshot: OffloadSnapshot, offloads: Sequence[Offload], params: OffloadParams
+) -> BrokerReport:
+    """A broker as it will be after the offloads, and not BUSY."""
+    load = report.load
+    for move in (move for offload in offloads for move in offload.moves):
+        if move.target == report.broker:
+            load = load.plus(move.accepted)
+        elif move.source == report.broker and move.is_whole:
+            bundles = snapshot.bundles.get(report.broker, ())
+            load = load.minus(total(bundle.load for bundle in bundles if bundle.topic == move.topic))
+    return replace(report, load=load, state=state_of(utilisation(load, report.capacity), params.thresholds))
 
 
 # Load distribution [ePEER §4.4.2, figure 4-13]: publishers always get the head.
@@ -179,11 +221,19 @@ class Acceptor:
     room: Load
     gained: set[TopicName] = field(default_factory=set)
 
-    def influence(self, bundle: Bundle, clients_bytes_per_s: float) -> Load:
-        """L_t: the load that these clients add. Only the first client of a topic adds input and matching."""
+    def influence(self, bundle: Bundle, clients: int, sent_bytes_per_s: float) -> Load:
+        """L_t: the load that some clients of a bundle add. Publishers bring their input to a head. Subscribers bring
+        an edge their output; only the first of a topic brings its input and the matching that all share."""
+        if self.report.is_head:
+            return bundle.load._replace(out_bytes_per_s=sent_bytes_per_s)
+        own = clients * bundle.client_matched_per_s
         if bundle.topic in self.report.topics or bundle.topic in self.gained:
-            return Load(0.0, clients_bytes_per_s, 0.0)
-        return Load(bundle.load.in_bytes_per_s, clients_bytes_per_s, bundle.load.matched_per_s)
+            return Load(0.0, sent_bytes_per_s, own)
+        shared = bundle.load.matched_per_s - len(bundle.clients) * bundle.client_matched_per_s
+        return Load(bundle.load.in_bytes_per_s, sent_bytes_per_s, own + shared)
+
+    def influence_of_all(self, bundle: Bundle) -> Load:
+        return self.influence(bundle, len(bundle.clients), bundle.load.out_bytes_per_s)
 
 
 def acceptors_of(reports: Iterable[BrokerReport], thresholds: LoadThresholds) -> list[Acceptor]:
@@ -219,44 +269,49 @@ class OffloadSelection:
                 helps = any(bundle.load.of(metric) > 0.0 for metric in overload)
                 if not helps or self._is_chosen(bundle):
                     continue
-                influence = acceptor.influence(bundle, bundle.load.out_bytes_per_s)
+                influence = acceptor.influence_of_all(bundle)
                 if influence.fits(acceptor.room):
                     self._move(bundle, bundle.clients, acceptor, influence, bundle.load)
 
     def split(self, bundles: Sequence[Bundle], acceptors: Sequence[Acceptor]) -> None:
         """Move single clients of bundles that no acceptor could take whole.
 
-        A subscriber that leaves others of its bundle behind relieves its edge of output only [ePEER table 4-3:
-        U_i^s = U_m^s = 0], a publisher its head of input only. If that metric is not overloaded, splitting is useless.
+        A subscriber that leaves others of its bundle behind relieves its edge of output and of its own matching
+        [ePEER table 4-3: U_i^s = U_m^s = 0], a publisher its head of input only. If these metrics are not overloaded,
+        splitting is useless.
         """
-        relieved = Metric.INPUT if self.source.is_head else Metric.OUTPUT
         for bundle in bundles:
-            if relieved not in self.overload():
-                return
-            if not self._is_chosen(bundle) and len(bundle.clients) > 1:
+            if self._relieved(bundle) & self.overload().keys() and not self._is_chosen(bundle):
                 for acceptor in acceptors:
-                    self._split_to(bundle, acceptor, relieved)
+                    self._split_to(bundle, acceptor)
+
+    def _relieved(self, bundle: Bundle) -> set[Metric]:
+        """The metrics of which a part of the bundle relieves the source."""
+        if self.source.is_head:
+            return {Metric.INPUT}
+        return {Metric.OUTPUT, Metric.MATCHING} if bundle.client_matched_per_s else {Metric.OUTPUT}
 
     def _is_chosen(self, bundle: Bundle) -> bool:
         return any(move.topic == bundle.topic for move in self.moves)
 
-    def _split_to(self, bundle: Bundle, acceptor: Acceptor, relieved: Metric) -> None:
+    def _split_to(self, bundle: Bundle, acceptor: Acceptor) -> None:
         moved = sum(len(move.clients) for move in self.moves if move.topic == bundle.topic)
         chosen: list[ClientId] = []
-        sent = 0.0
-        influence = NO_LOAD
+        sent, influence, relief = 0.0, NO_LOAD, NO_LOAD
         # The last client stays: with it the bundle would move whole, and that did not fit.
         for client, rate in list(zip(bundle.clients, bundle.client_bytes_per_s, strict=True))[moved:-1]:
             if self.source.is_head:  # these publishers bring their input; it may have to go out to all subscribers
-                more = Load(sent + rate, bundle.load.out_bytes_per_s, 0.0)
+                more, less = Load(sent + rate, bundle.load.out_bytes_per_s, 0.0), Load(sent + rate, 0.0, 0.0)
             else:
-                more = acceptor.influence(bundle, sent + rate)
-            if not more.fits(acceptor.room) or self.overload().get(relieved, 0.0) <= sent:
+                more = acceptor.influence(bundle, len(chosen) + 1, sent + rate)
+                less = Load(0.0, sent + rate, (len(chosen) + 1) * bundle.client_matched_per_s)
+            overload = self.overload()
+            is_enough = all(overload.get(metric, 0.0) <= relief.of(metric) for metric in self._relieved(bundle))
+            if is_enough or not more.fits(acceptor.room):
                 break
             chosen.append(client)
-            sent, influence = sent + rate, more
+            sent, influence, relief = sent + rate, more, less
         if chosen:
-            relief = Load(sent, 0.0, 0.0) if self.source.is_head else Load(0.0, sent, 0.0)
             self._move(bundle, tuple(chosen), acceptor, influence, relief)
 
     def _move(

@@ -112,6 +112,9 @@ class Bundle:
     """The load that leaves the broker with the whole bundle (U_i^t, U_o^t, U_m^t before division)."""
     clients: tuple[ClientId, ...]
     client_bytes_per_s: tuple[float, ...]
+    client_matched_per_s: float = 0.0
+    """The part of the matching that leaves with each client. 0: a broker matches a message once for all subscribers of
+    its topic [ePEER table 4-3]. Otherwise it matches a message once per subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +190,12 @@ class OffloadPlan:
     generation: int
     policy: str
     offloads: tuple[Offload, ...] = ()
+    waiting: tuple[BrokerId, ...] = ()
+    """Overloaded brokers whose helpers take part in another offloading. A later plan relieves them; limits on
+    publishers would last longer than the wait."""
     limited: tuple[BrokerId, ...] = ()
-    """Overloaded brokers that no other broker can help: the limited resource case, left to congestion control
-    [ePEER §5.1]."""
+    """Overloaded brokers that no other broker can help, BUSY or not: the limited resource case, left to congestion
+    control [ePEER §5.1]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,12 @@
 """One site whose bandwidth breaks down and returns, with and without congestion control [ePEER §5.3].
 
 The simulation advances by seconds, not by messages: rates are constant, so a second is a few sums. The limits of a plan
-apply from the next second. Load reductions are relative to the same site without congestion control, which gets all
-messages that its publishers offer. Where other edges can take an overloaded edge's load, DRD-LB moves it first.
+apply from the next second. Where other edges can take an overloaded edge's load, DRD-LB moves it first.
+
+Two comparisons: load reductions are relative to the same site without congestion control, which gets all messages that
+its publishers offer. Utility is relative to the same cut made blindly: every edge sends as many bytes as under
+congestion control, and all its publishers are cut by the same share. That is also the mean of any other cut to the same
+bytes that ignores utility.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tocsin.model.ids import BrokerId
-from tocsin.policies.sites.congestion import CongestionParams, CongestionSnapshot, PublisherView, TopicView, plan
+from tocsin.policies.sites.congestion import plan
+from tocsin.policies.sites.congestion_types import CongestionParams, CongestionSnapshot, PublisherView, TopicView
 from tocsin.policies.sites.load import state_of, subscriber_bundle
 from tocsin.policies.sites.offload import DRD_LB, drd_edge
 from tocsin.policies.sites.types import BrokerReport, Bundle, Load, LoadState, OffloadSnapshot, utilisation
@@ -42,14 +47,20 @@ class Second:
     """Utilisation by edge and metric (Ui, Uo, Um)."""
     offered: Floats
     """Utilisation by edge and metric without any limit."""
-    heard: float | None
-    """Ē_s over the subscribers that receive any publisher (equations 5–7)."""
-    everybody: float
-    """Ē_s over all subscribers; a subscriber that receives no publisher counts as 0."""
-    by_message: float | None
-    """Like `heard`, but a subscriber's mean is over messages, not over publishers."""
+    qoe_all: float
+    """Ē_s over all subscribers (equations 5–7); a subscriber that receives no publisher counts as 0."""
+    qoe_heard: float | None
+    """Ē_s over the subscribers that receive any publisher."""
+    qoe_by_message: float
+    """Like `qoe_all`, but a subscriber's mean is over messages, not over publishers."""
     served: float
     """Share of subscribers that receive any publisher."""
+    sent_bytes: float
+    """Bytes that the edges send."""
+    utility: float
+    """Σ of U_m over the messages that subscribers receive."""
+    blind_utility: float
+    """The same for the same cut made blindly."""
 
 
 @dataclass
@@ -90,9 +101,12 @@ class DamagedSite:
         self._names = [publisher for publishers in world.publishers for publisher in publishers]
         self._limit = np.full(len(self._offered), math.inf)
         self._utility = np.full(len(self._offered), 0.5)
+        self._joined = np.zeros(len(world.topics), dtype=bool)
+        """True for topics whose clients have registered."""
         self._edge = np.full(len(world.topics), -1)
-        """The edge of each topic's subscribers (-1: none yet): DRD-LB keeps them together."""
+        """The edge of each topic's subscribers (-1: none): DRD-LB keeps them together."""
         self._counts = world.audience
+        self._pair_topic = audience.publisher_topic[audience.pair_publisher]
         self._unlimited: Floats | None = None
         """Loads without limits; None after a topic was placed or moved."""
         self._second = 0
@@ -121,13 +135,16 @@ class DamagedSite:
         return self.world.head_bytes_per_s * (self._head_factor if self._is_damaged else 1.0)
 
     def _place(self, topic: int) -> None:
+        self._joined[topic] = True
+        if not self._counts[topic]:
+            return
         chosen = drd_edge(self.world.topics[topic], self._reports(), self.params.thresholds)
         assert chosen is not None
         self._unlimited = None
         self._edge[topic] = self.world.edges.index(chosen)
 
     def _published(self) -> Floats:
-        joined = self._edge[self.audience.publisher_topic] >= 0
+        joined = self._joined[self.audience.publisher_topic]
         return np.where(joined, np.minimum(self._offered, self._limit), 0.0)
 
     def _loads(self, rates: Floats) -> Floats:
@@ -135,9 +152,9 @@ class DamagedSite:
         world = self.world
         per_topic = np.bincount(self.audience.publisher_topic, rates, len(world.topics))
         bytes_ = per_topic * world.size_bytes
-        at, edges = np.where(self._edge >= 0, self._edge, 0), len(world.edges)
+        served, edges = self._edge >= 0, len(world.edges)
         columns = (bytes_, bytes_ * self._counts, per_topic)
-        return np.stack([np.bincount(at, column, edges) for column in columns], axis=1)
+        return np.stack([np.bincount(self._edge[served], column[served], edges) for column in columns], axis=1)
 
     def _capacity(self) -> Floats:
         bandwidth = self._bandwidth()
@@ -162,18 +179,25 @@ class DamagedSite:
         worth = np.bincount(audience.pair_subscriber, messages * averages, subscribers)
         served = sources > 0
         experience = utilities[served] / sources[served]
-        joined = int((self._edge[audience.subscriber_topic] >= 0).sum())
+        joined = max(int((self._edge[audience.subscriber_topic] >= 0).sum()), 1)
         capacity = self._capacity()
         if self._unlimited is None:
-            self._unlimited = self._loads(np.where(self._edge[audience.publisher_topic] >= 0, self._offered, 0.0))
+            self._unlimited = self._loads(np.where(self._joined[audience.publisher_topic], self._offered, 0.0))
+        loads = self._loads(rates)
+        share = loads[:, 1] / np.maximum(self._unlimited[:, 1], 1e-9)
+        offered = np.where(self._edge[self._pair_topic] >= 0, self._offered[audience.pair_publisher], 0.0)
+        blind = offered * share[np.maximum(self._edge[self._pair_topic], 0)]
         self.log.seconds.append(
             Second(
-                used=self._loads(rates) / capacity,
+                used=loads / capacity,
                 offered=self._unlimited / capacity,
-                heard=float(experience.mean()) if served.any() else None,
-                everybody=float(experience.sum()) / max(joined, 1),
-                by_message=float((worth[served] / received[served]).mean()) if served.any() else None,
-                served=float(served.sum()) / max(joined, 1),
+                qoe_all=float(experience.sum()) / joined,
+                qoe_heard=float(experience.mean()) if served.any() else None,
+                qoe_by_message=float((worth[served] / received[served]).sum()) / joined,
+                served=float(served.sum()) / joined,
+                sent_bytes=float(loads[:, 1].sum()),
+                utility=float(messages @ audience.pair_mean),
+                blind_utility=float(blind @ audience.pair_mean),
             )
         )
 
@@ -216,11 +240,11 @@ class DamagedSite:
         return reports
 
     def _snapshot(self) -> CongestionSnapshot:
-        world, bandwidth = self.world, self._bandwidth().tolist()
-        all_edges = BrokerId("all edges")
-        rooms = {HEAD: self._head_bandwidth()} | dict(zip(world.edges, bandwidth, strict=True))
+        world, capacity = self.world, [Load(*row) for row in self._capacity().tolist()]
+        all_edges, head = BrokerId("all edges"), self._head_bandwidth()
+        rooms = {HEAD: Load(head, head, math.inf)} | dict(zip(world.edges, capacity, strict=True))
         if self._one_budget:
-            rooms = {all_edges: sum(bandwidth)}
+            rooms = {all_edges: Load(math.inf, sum(edge.out_bytes_per_s for edge in capacity), math.inf)}
         offered, utility, limit = self._offered.tolist(), self._utility.tolist(), self._limit.tolist()
         topics, at = [], 0
         for number, publishers in enumerate(world.publishers):
@@ -230,8 +254,9 @@ class DamagedSite:
             )
             at += len(publishers)
             size_bytes, count = float(world.size_bytes[number]), len(world.subscribers[number])
-            edge = world.edges[int(self._edge[number])]
-            copies = {all_edges: count} if self._one_budget else {edge: count, HEAD: 1}
+            copies = {world.edges[int(self._edge[number])]: count, HEAD: 1} if count else {HEAD: 0}
+            if self._one_budget:
+                copies = {all_edges: count}
             topics.append(TopicView(world.topics[number], size_bytes, count, copies, views))
         return CongestionSnapshot(self._second, rooms, tuple(topics), limited=True)
 

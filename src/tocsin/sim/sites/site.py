@@ -16,8 +16,15 @@ import numpy as np
 
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.policies.sites import migration
-from tocsin.policies.sites.load import Window, state_of, subscriber_bundle
-from tocsin.policies.sites.migration import LeaveBusy, NotifyClient, OffloadMigrations, OffloadOrdered
+from tocsin.policies.sites.load import LoadStates, state_of, subscriber_bundle
+from tocsin.policies.sites.migration import (
+    TIMEOUT_S,
+    EnterBusy,
+    LeaveBusy,
+    NotifyClient,
+    OffloadMigrations,
+    OffloadOrdered,
+)
 from tocsin.policies.sites.offload import Balancer
 from tocsin.policies.sites.types import (
     BrokerReport,
@@ -67,6 +74,8 @@ class SiteLog:
     offloads: list[OffloadRecord] = field(default_factory=list)
     overloaded_s: int = 0
     """Seconds above TH_high, summed over edges."""
+    waiting_s: int = 0
+    """Seconds in which an overloaded edge waited for a BUSY helper, summed over edges."""
     limited_s: int = 0
     """Seconds in which no broker could help an overloaded edge, summed over edges."""
     control_messages: int = 0
@@ -105,14 +114,13 @@ class SiteSimulation:
         """Subscribers by topic and edge. A subscriber that is moving counts at both edges."""
         self._number = {edge: n for n, edge in enumerate(world.edges)}
         self._topic_number = {topic: n for n, topic in enumerate(world.topics)}
-        self._windows = [Window() for _ in world.edges]
+        self._states = LoadStates(self.params.thresholds)
         self._queued = np.zeros(len(world.edges))
         """Per edge: messages received and not yet matched."""
         self._excess = np.zeros(len(world.edges))
-        self._moving: dict[tuple[SubscriberId, TopicName], tuple[OffloadRecord, float]] = {}
         self._busy_since: dict[BrokerId, float] = {}
         self._generation = 0
-        self._overloaded_now = self._limited_now = 0
+        self._overloaded_now = self._waiting_now = self._limited_now = 0
         self._idle_ticks = 0
         """Ticks without a change. After two, the window holds equal measurements and all decisions repeat."""
 
@@ -158,19 +166,23 @@ class SiteSimulation:
             self._queued = np.maximum(self._queued + self._excess, 0.0)
             self.log.used.append(self.log.used[-1])
             self.log.overloaded_s += self._overloaded_now
+            self.log.waiting_s += self._waiting_now
             self.log.limited_s += self._limited_now
             return
         self._idle_ticks += 1
         measured = self._measure()
-        self._windows = [window.with_(load) for window, load in zip(self._windows, measured, strict=True)]
+        for edge, load in zip(self.world.edges, measured, strict=True):
+            self._states.measure(edge, load)
         self._update_queues(measured)
         self._decide()
 
     def _measure(self) -> list[Load]:
-        """λ, μ and σ per edge [ePEER table 4-2]: input and matching once per topic, output once per subscriber."""
+        """λ, μ and σ per edge [ePEER table 4-2]: input once per topic, output once per subscriber, and matching once
+        per topic or once per subscriber (`SiteSettings.matched_each`)."""
         present = self._served > 0
         bytes_ = self._rate * self.world.size_bytes
-        columns = (bytes_ @ present, bytes_ @ self._served, self._rate @ present)
+        matched = self._served if self.world.matched_each else present
+        columns = (bytes_ @ present, bytes_ @ self._served, self._rate @ matched)
         return [Load(*row) for row in np.stack(columns, axis=1).tolist()]
 
     def _update_queues(self, measured: list[Load]) -> None:
@@ -184,11 +196,10 @@ class SiteSimulation:
         return Load(bandwidth, bandwidth, float(self.world.matching_per_s[edge]))
 
     def _reports(self) -> list[BrokerReport]:
-        busy = self.migrations.busy
         reports = []
-        for edge, (name, window) in enumerate(zip(self.world.edges, self._windows, strict=True)):
-            load, capacity = window.average(), self._capacity(edge)
-            state = LoadState.BUSY if name in busy else state_of(utilisation(load, capacity), self.params.thresholds)
+        for edge, name in enumerate(self.world.edges):
+            load, capacity = self._states.average(name), self._capacity(edge)
+            state = self._states.state(name, capacity)
             reports.append(BrokerReport(name, SITE, False, state, load, capacity, _Topics(self, edge)))
         return reports
 
@@ -208,8 +219,10 @@ class SiteSimulation:
         snapshot = OffloadSnapshot(self._generation, self.kernel.now_s, (self._head(), *edges), profiles)
         plan = self.policy.plan(snapshot, self.params, self.kernel.stream("ties"))
         self._overloaded_now = sum(edge.state is LoadState.OVERLOAD for edge in edges)
+        self._waiting_now = sum(broker != HEAD for broker in plan.waiting)
         self._limited_now = sum(broker != HEAD for broker in plan.limited)
         self.log.overloaded_s += self._overloaded_now
+        self.log.waiting_s += self._waiting_now
         self.log.limited_s += self._limited_now
         for offload in plan.offloads:
             self._start(offload)
@@ -223,36 +236,37 @@ class SiteSimulation:
         effects = self.migrations.handle(OffloadOrdered(offload), now_s)
         self._busy_since.update(dict.fromkeys(offload.brokers, now_s))
         for effect in effects:
-            if isinstance(effect, NotifyClient):
+            if isinstance(effect, EnterBusy):
+                self._states.enter_busy(effect.brokers)
+            elif isinstance(effect, NotifyClient):
                 self._notify(effect, record)
-        deadline_s = self.migrations.deadline_s()
-        if deadline_s is not None:
-            self.kernel.call_at(deadline_s, self._on_deadline)
+        self.kernel.call_after(TIMEOUT_S, self._on_deadline)
 
     def _notify(self, effect: NotifyClient, record: OffloadRecord) -> None:
         """Let a client connect to its target, and leave its source when its queue there has been matched and sent."""
         client, timing = SubscriberId(effect.client), self.timing
         source = self._number[effect.source]
-        self._moving[client, effect.topic] = (record, self.kernel.now_s)
         connected_s = timing.hop_s + timing.connect_s
         drained_s = max(connected_s, float(self._queued[source] / self.world.matching_per_s[source]))
         self.kernel.call_after(connected_s, self._connected, client, effect.topic, effect.target)
-        self.kernel.call_after(drained_s + timing.hop_s, self._drained, client, effect.topic, effect.source)
+        late_s = drained_s + timing.hop_s
+        self.kernel.call_after(late_s, self._drained, client, effect.topic, effect.source, record, late_s)
 
     def _connected(self, client: SubscriberId, topic: TopicName, target: BrokerId) -> None:
         number = self._topic_number[topic]
         self._served[number, self._number[target]] += 1
         self._edge_of[number][client] = self._number[target]
         self._idle_ticks = 0
-        self._execute(self.migrations.handle(migration.ClientConnected(client, topic), self.kernel.now_s))
+        self._execute(self.migrations.handle(migration.ClientConnected(client, topic, target), self.kernel.now_s))
 
-    def _drained(self, client: SubscriberId, topic: TopicName, source: BrokerId) -> None:
+    def _drained(
+        self, client: SubscriberId, topic: TopicName, source: BrokerId, record: OffloadRecord, late_s: float
+    ) -> None:
         number = self._topic_number[topic]
         self._served[number, self._number[source]] -= 1
         self._idle_ticks = 0
-        record, since_s = self._moving.pop((client, topic))
-        record.delay_ratio += (self.kernel.now_s - since_s) / float(self.world.delay_s[number])
-        self._execute(self.migrations.handle(migration.ClientDrained(client, topic), self.kernel.now_s))
+        record.delay_ratio += late_s / float(self.world.delay_s[number])
+        self._execute(self.migrations.handle(migration.ClientDrained(client, topic, source), self.kernel.now_s))
 
     def _on_deadline(self) -> None:
         self._execute(self.migrations.handle(migration.OffloadDeadlinePassed(), self.kernel.now_s))
@@ -262,8 +276,7 @@ class SiteSimulation:
             if isinstance(effect, LeaveBusy):
                 measured = self._measure()
                 for broker in effect.brokers:
-                    # A window without measurements would mean LOW: measure at once, not in the next second.
-                    self._windows[self._number[broker]] = Window().with_(measured[self._number[broker]])
+                    self._states.leave_busy(broker, measured[self._number[broker]])
                     busy_s = self.kernel.now_s - self._busy_since.pop(broker)
                     self.log.longest_busy_s = max(self.log.longest_busy_s, busy_s)
 
@@ -275,7 +288,8 @@ class SiteSimulation:
             if clients:
                 topic, delay_s = world.topics[number], float(world.delay_s[number])
                 rate, size = float(self._rate[number]), float(world.size_bytes[number])
-                bundles.append(subscriber_bundle(topic, delay_s, rate, size, clients))
+                each = world.matched_each
+                bundles.append(subscriber_bundle(topic, delay_s, rate, size, clients, matched_each=each))
         return tuple(bundles)
 
 

@@ -53,7 +53,12 @@ class SiteSettings:
     subscribers: tuple[int, int] = (1, 8)
     """Undisclosed: the number of subscribers per topic. 450 in all on average; §5.3.4 counts 435 in its example."""
     rate_spread: tuple[float, float] = (0.2, 1.8)
-    """Undisclosed: a publisher's rate, as a multiple of the mean."""
+    """Undisclosed: a publisher's rate, as a multiple of its topic's mean."""
+    topic_rate_sigma: float = 0.0
+    """Undisclosed: σ of the log-normal factor of a topic's rate. 0: all topics have the same mean."""
+    matched_each: bool = False
+    """True: an edge matches a message once per subscription. False: once for all subscribers of its topic, as table 4-3
+    implies. Table 4-2's σ_t, "the number of message being exchanged", allows both."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class SiteWorld:
     """Per topic: the rate of each publisher."""
     subscribers: tuple[tuple[SubscriberId, ...], ...]
     """The subscribers of each topic."""
+    matched_each: bool = False
 
     @property
     def topic_rate_per_s(self) -> Floats:
@@ -94,11 +100,15 @@ def make_site(settings: SiteSettings, rng: np.random.Generator) -> SiteWorld:
     audience = rng.integers(settings.subscribers[0], settings.subscribers[1], count, endpoint=True)
     sources = rng.integers(settings.publishers[0], settings.publishers[1], count, endpoint=True)
     rates = [rng.uniform(*settings.rate_spread, n) for n in sources]
+    if settings.topic_rate_sigma:
+        factors = rng.lognormal(0.0, settings.topic_rate_sigma, count)
+        rates = [factor * of_topic for factor, of_topic in zip(factors, rates, strict=True)]
     totals = np.array([of_topic.sum() for of_topic in rates])
     if settings.load_is_output:
         scale = settings.load * bandwidth.sum() / float((totals * size * audience).sum())
     else:
-        scale = settings.load * matching.sum() / float(totals.sum())
+        matched = totals * audience if settings.matched_each else totals
+        scale = settings.load * matching.sum() / float(matched.sum())
     return SiteWorld(
         edges=tuple(BrokerId(f"B{n}") for n in range(settings.edges)),
         matching_per_s=matching,
@@ -110,6 +120,7 @@ def make_site(settings: SiteSettings, rng: np.random.Generator) -> SiteWorld:
         publishers=tuple(tuple(PublisherId(f"p{n:03}-{k}") for k in range(m)) for n, m in enumerate(sources)),
         rates_per_s=tuple(scale * of_topic for of_topic in rates),
         subscribers=tuple(tuple(SubscriberId(f"s{n:03}-{k}") for k in range(m)) for n, m in enumerate(audience)),
+        matched_each=settings.matched_each,
     )
 
 

@@ -58,6 +58,7 @@ async def _pull_for_ever(cluster: Any, broker: Any, received: Received) -> None:
     announced = asyncio.Event()
     stop_listening = cluster.announcements.listen(lambda: loop.call_soon_threadsafe(announced.set))
     sequence = cluster.announcements.sequence
+    pulled_upto: dict[Any, Any] = {}
     try:
         while True:
             announced.clear()
@@ -69,38 +70,39 @@ async def _pull_for_ever(cluster: Any, broker: Any, received: Received) -> None:
             # A broker pulls the channels that were announced together with one request.
             for start in range(0, len(news.announcements), PULLED_TOGETHER):
                 together = news.announcements[start : start + PULLED_TOGETHER]
-                pulled = await asyncio.to_thread(_pull_all, cluster, together)
+                pulled = await asyncio.to_thread(_pull_all, cluster, together, pulled_upto)
                 for announcement, results in zip(together, pulled, strict=True):
                     received(announcement.channel, results, time.perf_counter())
     finally:
         stop_listening()
 
 
-def _pull_all(cluster: Any, announcements: list[Any]) -> list[list[Any]]:
-    return [_pull(cluster, announcement) for announcement in announcements]
+def _pull_all(cluster: Any, announcements: list[Any], pulled_upto: dict[Any, Any]) -> list[list[Any]]:
+    return [_pull(cluster, announcement, pulled_upto) for announcement in announcements]
 
 
-def _pull(cluster: Any, announcement: Any) -> list[Any]:
-    """The results of one announced execution. A subscription that was unsubscribed since has none."""
+def _pull(cluster: Any, announcement: Any, pulled_upto: dict[Any, Any]) -> list[Any]:
+    """The results of an announced execution and of later ones, for subscriptions that have not got them yet.
+
+    As brokers do: a pull returns everything from a cursor on, and `pulled_upto` has the next cursor of each
+    subscription. An announcement that comes later finds its results pulled already. A subscription that was
+    unsubscribed since has none.
+    """
     from tocsin.cluster.pulling import open_pull, pulled
-    from tocsin.model.cursor import Cursor, execution_of, offset_of
+    from tocsin.model.cursor import Cursor, offset_of
     from tocsin.wire.errors import Code, TocsinError
 
-    start = str(Cursor(announcement.epoch, offset_of(announcement.execution)))
-    requested = {news.id: start for news in announcement.subscriptions}
-    while True:
+    start = Cursor(announcement.epoch, offset_of(announcement.execution))
+    wanted = [news.id for news in announcement.subscriptions if pulled_upto.get(news.id, start) <= start]
+    while wanted:
         try:
-            pull = open_pull(cluster, announcement.channel, requested)
-            break
+            pull = open_pull(cluster, announcement.channel, dict.fromkeys(wanted, str(start)))
         except TocsinError as error:
             if error.code is not Code.UNKNOWN_SUBSCRIPTION:
                 raise
-            known = cluster.catalog.subscriptions.numbers(announcement.channel, list(requested))
-            requested = {subscription: start for subscription in requested if subscription in known}
-    # A later execution may be committed already: its own announcement names its results.
-    return [
-        result
-        for part in pulled(cluster.results, pull)
-        for result in part
-        if execution_of(int(result.cursor.partition("-")[2]) - 1) == announcement.execution
-    ]
+            known = cluster.catalog.subscriptions.numbers(announcement.channel, wanted)
+            wanted = [subscription for subscription in wanted if subscription in known]
+            continue
+        pulled_upto.update(dict.fromkeys(wanted, pull.upto))
+        return [result for part in pulled(cluster.results, pull) for result in part]
+    return []

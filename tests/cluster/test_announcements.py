@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.cluster.emergency import NORTH, SOUTH, report
 from tests.conftest import Clock, ClusterAt, publish
+from tocsin.cluster.applying import apply
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.upkeep import maintain
 
@@ -54,3 +57,38 @@ def test_committed_execution_is_announced_only_once(
     publish_now(*delayed[0])
     after = again.announcements.since(NORTH, before.sequence)
     assert [news.sequence for news in after.announcements] == [2] and not after.gap
+
+
+def test_execution_whose_commit_had_no_answer_is_announced_before_later_ones(
+    cluster: DataCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply(
+        cluster, "CREATE CONTINUOUS CHANNEL Other (kind STRING) AS SELECT r.id FROM NEW Reports r WHERE r.kind = :kind;"
+    )
+    for channel in ("OfKind", "Other"):
+        cluster.subscribe(channel, [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [report("a")])
+    cluster.execute("Other")
+    read = cluster.announcements.since(NORTH, 0).sequence
+    commit = cluster.catalog.executions.commit
+
+    def commit_and_lose_answer(*arguments: Any) -> Any:
+        commit(*arguments)
+        raise OSError("the connection broke")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(cluster.catalog.executions, "commit", commit_and_lose_answer)
+        with pytest.raises(OSError, match="broke"):
+            cluster.execute("OfKind")
+    publish(cluster, "Reports", [report("b")])
+    cluster.execute("Other")
+    news = cluster.announcements.since(NORTH, read)
+    assert [(found.channel, found.sequence) for found in news.announcements] == [("OfKind", 2), ("Other", 3)]
+
+
+def test_brokers_are_woken_when_a_lost_answer_is_found(cluster: DataCluster) -> None:
+    woken: list[None] = []
+    stop = cluster.announcements.listen(lambda: woken.append(None))
+    cluster.announcements.read_catalog_again()
+    stop()
+    assert woken

@@ -107,7 +107,7 @@ def test_json_output_and_table_agree_with_run_without_spark(tmp_path: Path) -> N
     output = json.loads(answer.stdout.splitlines()[-1])
     assert set(output) == {"experiment", "runs", "metrics", "claims", "inputs", "files"}
     fields = {"id", "source", "seed_document", "ours", "holds", "differs", "decided_by"}
-    fields |= {"seed_value", "at_least_as_good", "within_factor"}
+    fields |= {"seed_value", "at_least_as_good", "within_factor", "interval_95", "effect_size"}
     assert all(set(claim) == fields for claim in output["claims"])
     assert all(Path(path).is_file() for path in output["files"])
     experiment = runner.find("epulsar-monitoring")

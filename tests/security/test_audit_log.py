@@ -106,6 +106,28 @@ def test_log_is_bounded_by_rotation(tmp_path: Path) -> None:
     assert lines(path)[-1]["action"] == "login"
 
 
+def test_lines_that_come_during_the_last_write_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = AuditLog(tmp_path / "audit.jsonl", "test", limit_bytes=1 << 20, files=2)
+    is_writing, may_end, write = threading.Event(), threading.Event(), log._write_waiting
+
+    def slow() -> None:
+        write()
+        is_writing.set()
+        may_end.wait(60)
+
+    monkeypatch.setattr(log, "_write_waiting", slow)
+    log.record("ann", "subscribe", "first", "session", "ok")
+    assert is_writing.wait(60)
+    log.record("ann", "subscribe", "last", "session", "ok")
+    closing = threading.Thread(target=log.close)
+    closing.start()
+    while not log._closing:
+        pass
+    may_end.set()
+    closing.join()
+    assert [line["object"] for line in lines(tmp_path / "audit.jsonl")] == ["first", "last"]
+
+
 def test_slow_disk_delays_no_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit, "_WAITING", 50)
     log = AuditLog(tmp_path / "audit.jsonl", "test", limit_bytes=1 << 20, files=2)

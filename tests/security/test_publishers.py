@@ -42,11 +42,15 @@ class RawRequest:
         return int(self._socket.recv(65536).split(b" ", 2)[1])
 
     def is_closed(self) -> bool:
-        """Whether the server closes the connection behind its answer."""
+        """Whether the server closes the connection behind its answer, of which some bytes may still come."""
         try:
-            return self._socket.recv(65536) == b""
+            while self._socket.recv(65536):
+                pass
         except ConnectionError:
             return True
+        except TimeoutError:
+            return False
+        return True
 
     def close(self) -> None:
         self._socket.close()

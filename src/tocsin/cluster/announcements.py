@@ -63,22 +63,33 @@ class AnnouncementLog:
     def publish(self, committed: Sequence[tuple[StoredExecution, pa.Table]]) -> None:
         """Announce committed executions, each with its summary. Called in the order of sequences."""
         with self._lock:
+            if committed[0][0].sequence > self.sequence + 1:
+                # One in between may be committed without an answer of the catalog: `since` must look there.
+                self._drop_recent()
             self._recent.extend(committed)
             self._recent_rows += sum(summary.num_rows for _, summary in committed)
             while self._recent_rows > RECENT_ROWS and len(self._recent) > 1:
                 _, old = self._recent.popleft()
                 self._recent_rows -= old.num_rows
             self.sequence = committed[-1][0].sequence
-            listeners = list(self._listeners)
-        for listener in listeners:
-            listener()
+        self._wake()
 
     def read_catalog_again(self) -> None:
         """Drop the executions in memory, because an execution may be committed but not published."""
         with self._lock:
-            self._recent.clear()
-            self._recent_rows = 0
+            self._drop_recent()
             self.sequence = self._catalog.executions.last_sequence()
+        self._wake()
+
+    def _drop_recent(self) -> None:
+        self._recent.clear()
+        self._recent_rows = 0
+
+    def _wake(self) -> None:
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener`, from any thread, after each execution. Returns a function that removes the listener."""

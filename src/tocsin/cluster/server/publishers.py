@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-ALLOWANCE_S = 0.25
-"""Processor time that a publisher may waste at once: thousands of requests with one wrong record, or one body with
-80,000 of them."""
+from tocsin.runtime.http.work_budget import ALLOWANCE_S, WorkBudget
+
 SHARE = 0.02
 """Share of a processor that a publisher may waste when its allowance is used up; unused time refills it."""
 LONGEST_PAUSE_S = 30.0
@@ -27,7 +26,7 @@ MOST_IDLE = 1_000
 class Publisher:
     """One caller: its wasted work, and its turn."""
 
-    __slots__ = ("_debt_s", "_since_s", "requests", "turn")
+    __slots__ = ("_wasted", "requests", "turn")
 
     def __init__(self) -> None:
         self.turn = asyncio.Lock()
@@ -35,24 +34,18 @@ class Publisher:
         they came, and it occupies one thread at most; other publishers do not wait for it."""
         self.requests = 0
         """Requests in progress."""
-        self._debt_s = 0.0
-        self._since_s = 0.0
+        self._wasted = WorkBudget(SHARE)
 
     def waste(self, work_s: float, now_s: float) -> None:
         """Record work for a body that was refused, or did not arrive completely."""
-        most_s = ALLOWANCE_S + SHARE * LONGEST_PAUSE_S
-        self._debt_s = min(self._debt_at(now_s) + work_s, most_s)
-        self._since_s = now_s
+        self._wasted.charge(work_s, now_s, ALLOWANCE_S + SHARE * LONGEST_PAUSE_S)
 
     def pause_s(self, now_s: float) -> float:
         """Seconds until the next request is admitted; 0 if it is admitted now."""
-        return max(0.0, self._debt_at(now_s) - ALLOWANCE_S) / SHARE
+        return self._wasted.pause_s(now_s)
 
     def has_debt(self, now_s: float) -> bool:
-        return self._debt_at(now_s) > 0.0
-
-    def _debt_at(self, now_s: float) -> float:
-        return max(0.0, self._debt_s - SHARE * (now_s - self._since_s))
+        return self._wasted.has_debt(now_s)
 
 
 class Publishers:

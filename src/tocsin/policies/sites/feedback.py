@@ -70,11 +70,7 @@ def publisher_utility(
 ) -> dict[PublisherId, float]:
     """U_p(p), equation 2, for all rated publishers. Weights W(s) default to 1 and are capped; the result is clipped to
     [0, 1], the range of the rate classes."""
-    sums: dict[PublisherId, RatingSum] = {}
-    for subscriber, averages in feedback.items():
-        weight = 1.0 if weights is None else capped(weights.get(subscriber, 1.0))
-        for publisher, value in averages.items():
-            sums[publisher] = sums.get(publisher, NO_RATINGS).plus(weight * value)
+    sums = rating_sums(feedback.items(), weights or {})
     return {publisher: ratings.utility for publisher, ratings in sums.items()}
 
 
@@ -126,6 +122,18 @@ class RatingSum(NamedTuple):
 
 
 NO_RATINGS = RatingSum()
+
+
+def rating_sums(
+    averages: Iterable[tuple[SubscriberId, Mapping[PublisherId, float]]], weights: Mapping[SubscriberId, float]
+) -> dict[PublisherId, RatingSum]:
+    """The ratings of each publisher by these subscribers. Weights W(s) default to 1 and are capped."""
+    sums: dict[PublisherId, RatingSum] = {}
+    for subscriber, rated_publishers in averages:
+        weight = capped(weights.get(subscriber, 1.0))
+        for publisher, value in rated_publishers.items():
+            sums[publisher] = sums.get(publisher, NO_RATINGS).plus(weight * value)
+    return sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +189,8 @@ class EdgeFeedback:
 
     def take(self) -> dict[PublisherId, RatingSum]:
         """The sums of the second that ends, for the head; the next second starts empty."""
-        sums: dict[PublisherId, RatingSum] = {}
-        for (subscriber, _), averages in self._latest.items():
-            weight = capped(self.weights.get(subscriber, 1.0))
-            for publisher, value in averages.items():
-                sums[publisher] = sums.get(publisher, NO_RATINGS).plus(weight * value)
+        latest = ((subscriber, averages) for (subscriber, _), averages in self._latest.items())
+        sums = rating_sums(latest, self.weights)
         self._latest.clear()
         return sums
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections import deque
 from weakref import WeakValueDictionary
 
+from tocsin.runtime.http.work_budget import WorkBudget
+
 TURN_S = 0.002
 """Longest turn, apart from the request that crosses the limit. The other connections get a turn in between."""
 PACKET_S = 10e-6
@@ -19,25 +21,19 @@ answer of 30 bytes takes a part]."""
 LONGEST_S = 0.01
 """Longest time that counts. A single request takes less [measured: 5 ms for a `list` of 4,500 subscriptions]; the rest
 of a longer turn is time in which the machine ran other processes, and no work of the client."""
-ALLOWANCE_S = 0.25
-"""Work that a user may cause at once: enough for some ten thousand requests, such as all subscriptions."""
 SHARE = 0.1
 """Share of the loop's time that a user's sessions get when their allowance is used up; unused time refills it."""
-
-
 MOST_DEBTORS = 1_000
 """Users whose debt the broker remembers after their last connection ended."""
 
 
-class TurnBudget:
+class TurnBudget(WorkBudget):
     """The budget of a connection before its login, then of all connections of its user."""
 
-    __slots__ = ("__weakref__", "_debt_s", "_share", "_since_s")
+    __slots__ = ()
 
     def __init__(self, share: float = SHARE) -> None:
-        self._share = share
-        self._debt_s = 0.0
-        self._since_s = 0.0
+        super().__init__(share)
 
     def spend(self, work_s: float, now_s: float) -> float:
         """Record a turn that ended now and return the pause in seconds before the next one.
@@ -46,13 +42,7 @@ class TurnBudget:
         more results than five of 2 ms.
         """
         work_s = min(work_s, LONGEST_S)
-        earned_s = self._share * (now_s - self._since_s)
-        self._debt_s = max(0.0, self._debt_s - earned_s) + work_s * max(1.0, work_s / TURN_S)
-        self._since_s = now_s
-        return max(0.0, self._debt_s - ALLOWANCE_S) / self._share
-
-    def has_debt(self, now_s: float) -> bool:
-        return self._debt_s > self._share * (now_s - self._since_s)
+        return self.charge(work_s * max(1.0, work_s / TURN_S), now_s)
 
 
 class UserBudgets:

@@ -69,6 +69,7 @@ class AuditLog:
             self._wake.wait()
             self._wake.clear()
             self._write_waiting()
+        self._write_waiting()  # lines that came during the last write
         self._file.close()
 
     def _write_waiting(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.schedule import Schedule, joint_groups, phase_s
+from tocsin.cluster.schedule import SHORT_ROUND_S, Schedule, joint_groups, phase_s, rest_s
 from tocsin.model.ids import ChannelName
 
 SLOW, FAST, LIVE = ChannelName("slow"), ChannelName("fast"), ChannelName("live")
@@ -53,6 +53,25 @@ def test_channels_of_a_group_wait_until_none_of_them_runs() -> None:
     schedule.arrived(SLOW, 2.6)
     schedule.finished(SLOW, 3.0)
     assert schedule.take_due(3.0) == [FAST, SLOW]
+
+
+def test_group_rests_after_a_long_round_and_others_do_not() -> None:
+    schedule = Schedule()
+    for name in (SLOW, FAST, LIVE):
+        schedule.add_continuous(name)
+        schedule.arrived(name, 1.0)
+    schedule.groups = {SLOW: 0, FAST: 0}
+    schedule.rest(0, 1.5)
+    assert schedule.take_due(1.0) == [LIVE]
+    assert schedule.wait_s(1.0) == 0.5
+    assert schedule.due_since_s(SLOW, 1.2) == 1.0, "the rest counts as waiting"
+    assert schedule.take_due(1.5) == [FAST, SLOW]
+
+
+@given(st.floats(0.0, 100.0))
+def test_rest_is_at_most_as_long_as_the_round(round_s: float) -> None:
+    assert 0.0 <= rest_s(round_s) <= min(round_s, 0.5)
+    assert rest_s(SHORT_ROUND_S) == 0.0
 
 
 def test_channels_created_together_run_at_different_moments() -> None:

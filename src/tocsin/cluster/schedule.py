@@ -14,6 +14,9 @@ from tocsin.model.ids import ChannelName
 
 _GOLDEN = (5**0.5 - 1) / 2
 """Multiples of the golden ratio, without their whole part, spread evenly however many there are."""
+SHORT_ROUND_S = 0.1
+LONGEST_REST_S = 0.5
+"""A group whose channels took no longer than the first together starts again at once. See `rest_s`."""
 
 
 def phase_s(period_s: float, number: int) -> float:
@@ -43,6 +46,15 @@ def joint_groups(reads: Mapping[ChannelName, Hashable], most: int) -> dict[Chann
     return groups
 
 
+def rest_s(round_s: float) -> float:
+    """How long a group rests after its channels took so long together.
+
+    Most of a round is fixed cost. Without a rest, many groups would always use the whole machine, and brokers would
+    wait for their results. The records that arrive during the rest share one round.
+    """
+    return 0.0 if round_s <= SHORT_ROUND_S else min(round_s, LONGEST_REST_S)
+
+
 @dataclass(slots=True)
 class _Entry:
     period_s: float | None
@@ -62,13 +74,21 @@ class Schedule:
         self._entries: dict[ChannelName, _Entry] = {}
         self.groups: Mapping[ChannelName, int] = {}
         """Channels of a group start together: one that is due waits until no other of its group is running."""
+        self._rested_s: dict[int, float] = {}
+        """When the rest of each group ends."""
 
-    def _waiting(self) -> list[ChannelName]:
-        """The channels that may start when they are due."""
+    def rest(self, group: int, until_s: float) -> None:
+        """Let no channel of a group start before this time."""
+        self._rested_s[group] = until_s
+
+    def _starts_s(self) -> dict[ChannelName, float]:
+        """When each channel may start. Those that run, or wait for the end of their group's round, are left out."""
         busy = {self.groups.get(name) for name, entry in self._entries.items() if entry.running} - {None}
-        return [
-            name for name, entry in self._entries.items() if not entry.running and self.groups.get(name) not in busy
-        ]
+        return {
+            name: entry.due_s if group is None else max(entry.due_s, self._rested_s.get(group, entry.due_s))
+            for name, entry in self._entries.items()
+            if not entry.running and (group := self.groups.get(name)) not in busy
+        }
 
     def add_repetitive(self, channel: ChannelName, period_s: float, now_s: float) -> None:
         self._entries[channel] = _Entry(period_s, now_s + period_s)
@@ -88,7 +108,7 @@ class Schedule:
     def take_due(self, now_s: float) -> list[ChannelName]:
         """The channels to run now, the longest waiting first. Each counts as running until `finished`."""
         due = sorted(
-            (name for name in self._waiting() if self._entries[name].due_s <= now_s),
+            (name for name, start_s in self._starts_s().items() if start_s <= now_s),
             key=lambda name: (self._entries[name].due_s, name),
         )
         for name in due:
@@ -130,6 +150,6 @@ class Schedule:
         return entry.due_s if entry.due_s <= now_s else None
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until the next channel is due; None if only arrivals can make one due."""
-        soonest = min((self._entries[name].due_s for name in self._waiting()), default=float("inf"))
+        """Seconds until the next channel may start; None if only arrivals can make one due."""
+        soonest = min(self._starts_s().values(), default=float("inf"))
         return None if soonest == float("inf") else max(0.0, soonest - now_s)

@@ -73,8 +73,8 @@ async def _pull_for_ever(cluster: Any, broker: Any, received: Received) -> None:
 class _Reader:
     """Pulls every announced result once, as brokers do (`broker.live_fetches`).
 
-    The announcements that came during a pull are read before the next one, and a pull returns everything from the cursor
-    of each subscription on. So a channel that was announced several times is pulled once.
+    The announcements that came during a pull are read before the next one, and a pull returns everything from the
+    cursor of each subscription on. So a channel that was announced several times is pulled once.
     """
 
     def __init__(self, cluster: Any, broker: Any) -> None:
@@ -82,7 +82,7 @@ class _Reader:
         self._broker = broker
         self._sequence = cluster.announcements.sequence
         self.wanted: dict[str, dict[Any, Any]] = {}
-        """Channel → subscription → the cursor from which on its results are not pulled yet; the longest waiting first."""
+        """Channel → subscription → the cursor of its first result that is not pulled yet; the longest waiting first."""
         self._pulled_upto: dict[Any, Any] = {}
 
     def read_announcements(self) -> None:

@@ -19,7 +19,7 @@ from tocsin.cluster.catalog import StoredExecution
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.joint_executions import MOST_TOGETHER, JointOutcome
 from tocsin.cluster.live import LiveChannel
-from tocsin.cluster.schedule import Schedule, joint_groups, phase_s
+from tocsin.cluster.schedule import Schedule, joint_groups, phase_s, rest_s
 from tocsin.cluster.server.ingestion_watch import IngestionWatch
 from tocsin.cluster.server.lateness import LateChannel, late_channels
 from tocsin.cluster.server.metrics import ClusterMetrics
@@ -301,10 +301,14 @@ class ClusterProcess:
         assert self._cluster is not None
         entries = {name: self._scheduled.get(name) for name in names}
         loop = asyncio.get_running_loop()
+        began_s = self._clock_s()
         try:
             outcome = await loop.run_in_executor(self._continuous_pool, self._execute_together, self._cluster, names)
         except Exception as error:
             outcome = JointOutcome(failure=error)
+        if (group := self._schedule.groups.get(names[0])) is not None:
+            ended_s = self._clock_s()
+            self._schedule.rest(group, ended_s + rest_s(ended_s - began_s))
         if outcome.failure is not None:
             self._joint_failures += 1
             if is_worth_logging(self._joint_failures) and not self.lost.is_set():

@@ -86,6 +86,22 @@ def test_lost_source_before_the_hand_over_is_attached_again() -> None:
     assert [request.early for request in attaches[:1]] == [False]
 
 
+def test_sender_attaches_again_if_the_source_died_after_acknowledging() -> None:
+    bench, sender, _ = announced()
+    bench.hear("ws://one", wire.Acknowledged(3, 1))
+    bench.do(events.PublishRequested(12, T, b"y"))
+    bench.learn("ws://two", epoch=2)
+    bench.do(events.ConnectionLost(min(bench.addresses), "reset"))
+    bench.take(wire.Publish), bench.take(wire.AttachSender)
+    bench.hear("ws://two", wire.SenderAttached(sender, 9, 1))
+    bench.pass_time(0.2)
+    (attach,) = bench.take(wire.AttachSender)
+    assert attach.number == 2
+    bench.take(wire.Publish)
+    bench.hear("ws://two", wire.SenderAttached(attach.id, 9, 2))
+    assert bench.take(wire.Publish) == [wire.Publish(9, 2, [b"y"])]
+
+
 def test_refused_early_attach_leaves_the_session_at_the_source() -> None:
     bench, sender, receiver = announced()
     bench.hear("ws://two", wire.Refused(receiver, "not_home", "no", 0.2))

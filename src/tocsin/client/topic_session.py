@@ -284,6 +284,11 @@ class TopicSession:
         if topic is None or topic not in self.senders:
             return
         sender = self.senders[topic]
+        if message.number < sender.first_number:
+            # The source acknowledged messages after the early attach and died before it handed over. The target would
+            # wait for them for ever.
+            self._homes.again(topic, "send", now_s, 0.0)
+            return
         yield from sender.acknowledged(message.number - 1) if has_sent else sender.attached(message.number)
         yield from self._send(topic, sender, now_s)
 

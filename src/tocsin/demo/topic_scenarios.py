@@ -257,11 +257,12 @@ class _Run:
 
     async def _read(self, name: TopicName, consumer: str, subscription: TopicSubscription) -> None:
         messages, receive = self._messages[name], self.deliveries.receive
-        async for item in subscription:
-            if isinstance(item, TopicGap):
-                self.gaps += 1
-            elif (message := messages.get(item.data)) is not None:
-                receive(message, consumer, self.now_s)
+        with contextlib.suppress(SessionEnded):  # the player has left
+            async for item in subscription:
+                if isinstance(item, TopicGap):
+                    self.gaps += 1
+                elif (message := messages.get(item.data)) is not None:
+                    receive(message, consumer, self.now_s)
 
     async def _forget_old(self) -> None:
         """Forget messages that are too old to arrive again."""

@@ -20,7 +20,7 @@ from tocsin.cluster.store import numbered_rows
 from tocsin.cluster.store.merging import FAN_IN, TARGET_BYTES, files_to_merge, latest_per_key
 from tocsin.cluster.store.sizes import json_sizes
 from tocsin.model.entities import Dataset, DatasetKind
-from tocsin.model.ids import BrokerId, DatasetName, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, DatasetName, SubscriptionId
 from tocsin.model.schema import Schema
 from tocsin.model.subscription import fingerprint
 
@@ -231,3 +231,16 @@ def test_size_of_a_nested_result_is_the_size_of_its_json() -> None:
 def test_result_with_bytes_that_are_not_text_has_a_size() -> None:
     batch = pa.RecordBatch.from_pylist([{"b": b"\xff\xfe\x00"}, {"b": None}], schema=pa.schema([("b", pa.binary())]))
     assert json_sizes(batch).tolist() == [len('{"b":"..."}'), len('{"b":null}')]
+
+
+def test_announced_number_is_known_until_its_subscription_ends() -> None:
+    book, channel, other = SubscriptionBook(), ChannelName("A"), ChannelName("B")
+    first, second = SubscriptionId(f"{1:032x}"), SubscriptionId(f"{2:032x}")
+    book.add(1, first)
+    book.add(2, second)
+    book.announced(channel, [first, second], numbers(1, 2))
+    assert book.announced_numbers(channel, [second, first]) == {second: 2, first: 1}
+    assert book.announced_numbers(other, [first]) is None, "the subscription belongs to another channel"
+    book.remove([1])
+    assert book.announced_numbers(channel, [first, second]) is None
+    assert book.announced_numbers(channel, [second]) == {second: 2}

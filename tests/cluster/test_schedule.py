@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tocsin.cluster.schedule import Schedule, phase_s
+from tocsin.cluster.schedule import SHORT_ROUND_S, Schedule, joint_groups, phase_s, rest_s
 from tocsin.model.ids import ChannelName
 
 SLOW, FAST, LIVE = ChannelName("slow"), ChannelName("fast"), ChannelName("live")
@@ -21,6 +21,57 @@ def test_repetitive_channel_keeps_its_period() -> None:
             schedule.finished(channel, now + 0.9)
     assert ran == [10, 20, 30, 40, 50, 60, 70, 80, 90]
     assert schedule.missed(FAST) == 0
+
+
+@given(st.dictionaries(st.text(max_size=3), st.sampled_from(["reports", "places"])), st.integers(1, 5))
+def test_groups_are_small_even_and_read_the_same(reads: dict[str, str], most: int) -> None:
+    groups = joint_groups({ChannelName(name): dataset for name, dataset in reads.items()}, most)
+    assert groups.keys() == reads.keys()
+    members: dict[int, list[str]] = {}
+    for name, group in groups.items():
+        members.setdefault(group, []).append(name)
+    for dataset in set(reads.values()):
+        sizes = [len(names) for names in members.values() if reads[names[0]] == dataset]
+        assert max(sizes) <= most and max(sizes) - min(sizes) <= 1
+        assert len(sizes) == -(-list(reads.values()).count(dataset) // most)
+    assert all(len({reads[name] for name in names}) == 1 for names in members.values())
+
+
+def test_channels_of_a_group_wait_until_none_of_them_runs() -> None:
+    schedule, other = Schedule(), ChannelName("other")
+    for name in (SLOW, FAST, LIVE, other):
+        schedule.add_continuous(name)
+    schedule.groups = {SLOW: 0, FAST: 0, LIVE: 1}
+    for name in (SLOW, LIVE, other):
+        schedule.arrived(name, 1.0)
+    assert schedule.take_due(1.0) == [LIVE, other, SLOW]
+    for name in (FAST, LIVE):
+        schedule.arrived(name, 2.0)
+    assert schedule.take_due(2.0) == [] and schedule.wait_s(2.0) is None
+    schedule.finished(LIVE, 2.5)
+    assert schedule.take_due(2.5) == [LIVE], "the other group runs"
+    schedule.arrived(SLOW, 2.6)
+    schedule.finished(SLOW, 3.0)
+    assert schedule.take_due(3.0) == [FAST, SLOW]
+
+
+def test_group_rests_after_a_long_round_and_others_do_not() -> None:
+    schedule = Schedule()
+    for name in (SLOW, FAST, LIVE):
+        schedule.add_continuous(name)
+        schedule.arrived(name, 1.0)
+    schedule.groups = {SLOW: 0, FAST: 0}
+    schedule.rest(0, 1.5)
+    assert schedule.take_due(1.0) == [LIVE]
+    assert schedule.wait_s(1.0) == 0.5
+    assert schedule.due_since_s(SLOW, 1.2) == 1.0, "the rest counts as waiting"
+    assert schedule.take_due(1.5) == [FAST, SLOW]
+
+
+@given(st.floats(0.0, 100.0))
+def test_rest_is_at_most_as_long_as_the_round(round_s: float) -> None:
+    assert 0.0 <= rest_s(round_s) <= min(round_s, 0.5)
+    assert rest_s(SHORT_ROUND_S) == 0.0
 
 
 def test_channels_created_together_run_at_different_moments() -> None:

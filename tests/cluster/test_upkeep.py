@@ -13,7 +13,7 @@ from tocsin.cluster import upkeep
 from tocsin.cluster.catalog import dataset_owner, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.pulling import arrow_stream, open_pull
-from tocsin.cluster.spark import execution
+from tocsin.cluster.spark import execution, writing
 from tocsin.cluster.spark.execution import SMALL_PAIRS
 from tocsin.cluster.upkeep import OrphanSweep, maintain, merge_channel, merge_dataset
 
@@ -73,7 +73,10 @@ def test_odd_column_names_survive_writing_and_merging_by_spark(
     assert pa.ipc.open_stream(stream).read_all().select(list(rows[0])).to_pylist() == rows
 
 
-def test_merged_files_and_orphans_are_deleted_after_their_delay(cluster: DataCluster, clock: Clock) -> None:
+def test_merged_files_and_orphans_are_deleted_after_their_delay(
+    cluster: DataCluster, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "CATALOG_BYTES", 0)
     cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     for number in range(9):
         publish(cluster, "Reports", [report(f"r{number}")])

@@ -10,6 +10,7 @@ import pytest
 from tests.cluster.emergency import NORTH, ids, report
 from tests.conftest import ClusterAt, publish, results_of
 from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.spark import writing
 from tocsin.cluster.store.recent_tables import RecentTables
 from tocsin.cluster.upkeep import OrphanSweep, maintain, merge_channel
 from tocsin.wire.errors import TocsinError
@@ -52,7 +53,11 @@ class LongSweeps:
         return self._orphans.sweep()
 
 
-def test_files_of_slow_jobs_are_kept_until_their_commit(cluster: DataCluster, before_commit: BeforeCommit) -> None:
+@pytest.mark.parametrize("catalog_bytes", [0, writing.CATALOG_BYTES], ids=["in files", "in the catalog"])
+def test_files_of_slow_jobs_are_kept_until_their_commit(
+    cluster: DataCluster, before_commit: BeforeCommit, monkeypatch: pytest.MonkeyPatch, catalog_bytes: int
+) -> None:
+    monkeypatch.setattr(writing, "CATALOG_BYTES", catalog_bytes)
     sweeps = LongSweeps(cluster)
     cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     for number in range(2):
@@ -71,6 +76,7 @@ def test_files_of_slow_jobs_are_kept_until_their_commit(cluster: DataCluster, be
 def test_execution_whose_file_disappeared_is_repeated(
     cluster: DataCluster, before_commit: BeforeCommit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(writing, "CATALOG_BYTES", 0)
     cluster.subscribe("OfKind", [{"kind": "fire"}], NORTH)
     publish(cluster, "Reports", [report("a")])
     wait_stored = cluster.dataset("Reports").writer.wait_stored

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -60,18 +60,18 @@ class AnnouncementLog:
         self._listeners: set[Callable[[], None]] = set()
         self.sequence = catalog.executions.last_sequence()
 
-    def publish(self, execution: StoredExecution, summary: pa.Table) -> None:
-        """Announce a committed execution. Called in the order of sequences."""
+    def publish(self, committed: Sequence[tuple[StoredExecution, pa.Table]]) -> None:
+        """Announce committed executions, each with its summary. Called in the order of sequences."""
         with self._lock:
-            if execution.sequence > self.sequence + 1:
+            if committed[0][0].sequence > self.sequence + 1:
                 # One in between may be committed without an answer of the catalog: `since` must look there.
                 self._drop_recent()
-            self._recent.append((execution, summary))
-            self._recent_rows += summary.num_rows
+            self._recent.extend(committed)
+            self._recent_rows += sum(summary.num_rows for _, summary in committed)
             while self._recent_rows > RECENT_ROWS and len(self._recent) > 1:
                 _, old = self._recent.popleft()
                 self._recent_rows -= old.num_rows
-            self.sequence = execution.sequence
+            self.sequence = committed[-1][0].sequence
         self._wake()
 
     def read_catalog_again(self) -> None:
@@ -127,7 +127,7 @@ class AnnouncementLog:
                 subscriptions,
             )
             for execution, summary in executions
-            if (subscriptions := self._held_by(broker, summary))
+            if (subscriptions := self._held_by(broker, execution.channel, summary))
         ]
         return News(announcements, executions[-1][0].sequence if executions else upto, gap)
 
@@ -147,9 +147,10 @@ class AnnouncementLog:
             for execution in executions
         ]
 
-    def _held_by(self, broker: BrokerId, summary: pa.Table) -> list[SubscriptionNews]:
+    def _held_by(self, broker: BrokerId, channel: ChannelName, summary: pa.Table) -> list[SubscriptionNews]:
         numbers = summary["subscription"].to_numpy()
         held, ids = self._book.named(numbers, broker)
+        self._book.announced(channel, ids, numbers[held])
         results = summary["results"].to_numpy()[held].tolist()
         sizes = summary["bytes"].to_numpy()[held].tolist()
         return [SubscriptionNews(*news) for news in zip(ids, results, sizes, strict=True)]

@@ -6,18 +6,20 @@ Loaded from the catalog at start. `cluster.subscriptions` keeps the book in step
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from tocsin.cluster.store.numbered_rows import NumberedRows, Numbers
 from tocsin.cluster.store.slots import Slots
-from tocsin.model.ids import BrokerId, SubscriptionId
+from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 
 Flags = npt.NDArray[np.bool_]
 Amounts = npt.NDArray[np.float64]
 _ID, _RATE, _AT_S = "id", "rate", "at_s"
+MOST_ANNOUNCED = 50_000
+"""The most numbers of announced subscriptions that are kept by id. A pull of others reads the catalog."""
 
 
 class SubscriptionBook:
@@ -29,6 +31,8 @@ class SubscriptionBook:
         self._rows.add_column(_ID, np.uint8, 16)
         self._new: dict[int, bytes] = {}
         """Subscriptions that the next reader moves into the rows, all at once."""
+        self._announced: dict[tuple[ChannelName, SubscriptionId], int] = {}
+        """The numbers of the subscriptions that were announced last."""
         self._brokers: set[BrokerId] = set()
         """Each of them has a column of flags, which is named by a tuple with the broker."""
 
@@ -91,6 +95,28 @@ class SubscriptionBook:
             slots = rows.find(numbers)
             held = self._held(broker, slots)
             return held, [SubscriptionId(key.tobytes().hex()) for key in rows.column(_ID)[slots[held]]]
+
+    def announced(self, channel: ChannelName, ids: Sequence[SubscriptionId], numbers: Numbers) -> None:
+        """Keep the numbers of subscriptions of a channel: a broker will pull their results next."""
+        with self._lock:
+            if len(self._announced) + len(ids) > MOST_ANNOUNCED:
+                self._announced.clear()
+            if len(ids) <= MOST_ANNOUNCED:
+                self._announced.update(zip(((channel, identity) for identity in ids), numbers.tolist(), strict=True))
+
+    def announced_numbers(
+        self, channel: ChannelName, ids: Iterable[SubscriptionId]
+    ) -> dict[SubscriptionId, int] | None:
+        """The numbers of a channel's subscriptions if all were announced lately and still exist, else None."""
+        with self._lock:
+            found: dict[SubscriptionId, int] = {}
+            for identity in ids:
+                number = self._announced.get((channel, identity))
+                if number is None:
+                    return None
+                found[identity] = number
+            slots = self._settled().find(np.fromiter(found.values(), np.int64))
+            return found if bool((slots >= 0).all()) else None
 
     def fingerprint(self, broker: BrokerId) -> tuple[int, str]:
         """How many subscriptions this broker holds, and the XOR of their ids: equal for equal sets."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from tocsin.cluster.announcements import AnnouncementLog
-from tocsin.cluster.catalog import ExecutionOutcome, StoredExecution
+from tocsin.cluster.catalog import ExecutionOutcome, NewExecution, StoredExecution
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.spark.dataset_writer import Mark
@@ -61,6 +64,18 @@ class ExecutionStart:
             for name, (after, upto) in self.intervals.items()
         }
         return None if shorter == self.intervals else replace(self, intervals=shorter)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedExecution:
+    """An execution whose results are written and not committed yet."""
+
+    live: LiveChannel
+    intervals: Intervals
+    written: WrittenResults
+    write: Write
+    tried: int
+    """Subscriptions up to this number have taken part in an execution."""
 
 
 class Channels:
@@ -182,6 +197,7 @@ class Channels:
             ]
             self._catalog.channels.replace(channel, live.epoch, epoch, at, self._context.now_s())
             self._add(prepared, epoch, 0, at).subscribers.add(subscriptions)
+            self._results.forget_latest(live.name)
             self._discard_base(live)
 
     def drop(self, name: str) -> None:
@@ -191,6 +207,7 @@ class Channels:
             self._catalog.channels.drop(live.name, live.epoch, self._context.now_s())
             del self._channels[name.lower()]
             self._list()
+            self._results.forget_latest(live.name)
             self._subscriptions.forget(live.name, numbers)
             self._discard_base(live)
 
@@ -310,39 +327,95 @@ class Channels:
     ) -> StoredExecution | None:
         """Commit an execution and announce it. Returns None if it had no results."""
         write.check(written.files)
-        results = sum(file.rows for file in written.files)
-        size_bytes = int(written.summary["bytes"].to_numpy().sum())
         with self._lock:
-            number = live.execution + 1
-            last = max((file.last for file in written.files), default=live.execution)
-            execution = StoredExecution(
-                0, live.name, live.epoch, number, intervals, results, size_bytes, started_s, finished_s
-            )
+            new = _new_execution(live, intervals, written, write, outcome.tried, started_s, finished_s)
             live.uncertain = True
             committed = self._catalog.executions.commit(
-                execution, last, written.files, self._context.retention_s(), write.id, outcome
+                new.execution, new.last, written.files, self._context.retention_s(), write.id, outcome
             )
             write.committed = True
-            live.uncertain = False
-            live.tried = outcome.tried
-            live.positions = {dataset: upto for dataset, (_, upto) in intervals.items()}
-            if committed is None:
-                live.empty += 1
-                return None
-            live.execution = last
-            for path, rows in written.short_cuts.items():
-                self._results.remember(path, rows)
-            self._subscriptions.count_results(written.summary, finished_s)
-            self._announcements.publish(committed, written.summary)
+            self._note_commit(live, new, written)
+            if committed is not None:
+                self._subscriptions.count_results(written.summary, finished_s)
+                self._announcements.publish([(committed, written.summary)])
             return committed
+
+    def commit_together(
+        self, finished: Sequence[FinishedExecution], started_s: float, finished_s: float
+    ) -> list[StoredExecution | None]:
+        """Commit executions of different channels in one transaction and announce them: see `commit_execution`.
+
+        If this raises, the next execution of each channel starts from what the catalog has.
+        """
+        for done in finished:
+            done.write.check(done.written.files)
+        with self._lock:
+            new = [
+                _new_execution(done.live, done.intervals, done.written, done.write, done.tried, started_s, finished_s)
+                for done in finished
+            ]
+            for done in finished:
+                done.live.uncertain = True
+            try:
+                committed = self._catalog.executions.commit_together(new, self._context.retention_s())
+            except Exception:
+                # They may be committed. Find out before another execution is announced: brokers would miss these.
+                with suppress(Exception):  # no answer: the next execution asks again
+                    for done in finished:
+                        self._read_progress(done.live)
+                raise
+            for done, one in zip(finished, new, strict=True):
+                done.write.committed = True
+                self._note_commit(done.live, one, done.written)
+            announced = [
+                (execution, done.written.summary)
+                for execution, done in zip(committed, finished, strict=True)
+                if execution is not None
+            ]
+            if announced:
+                announced.sort(key=lambda execution: execution[0].sequence)
+                # A subscription belongs to one channel, so its number is in one summary.
+                self._subscriptions.count_results(pa.concat_tables([summary for _, summary in announced]), finished_s)
+                self._announcements.publish(announced)
+            return committed
+
+    def _note_commit(self, live: LiveChannel, new: NewExecution, written: WrittenResults) -> None:
+        """Move a channel past an execution that is committed. The caller holds the lock."""
+        live.uncertain = False
+        live.tried = new.tried
+        live.positions = {dataset: upto for dataset, (_, upto) in new.execution.intervals.items()}
+        if not new.execution.results:
+            live.empty += 1
+            return
+        live.execution = new.last
+        files = {file.path: written.short_cuts.get(file.path) for file in written.files}
+        self._results.remember(live.name, live.epoch, new.execution.execution, files)
 
     def _read_progress(self, live: LiveChannel) -> None:
         """Read from the catalog whether the last execution was committed."""
         stored = self._catalog.channels.get(live.name)
         if stored.execution > live.execution:
+            self._results.forget_latest(live.name)
             self._announcements.read_catalog_again()
         live.positions, live.execution = dict(stored.positions), stored.execution
         live.uncertain = False
+
+
+def _new_execution(
+    live: LiveChannel,
+    intervals: Intervals,
+    written: WrittenResults,
+    write: Write,
+    tried: int,
+    started_s: float,
+    finished_s: float,
+) -> NewExecution:
+    last = max((file.last for file in written.files), default=live.execution)
+    size_bytes = int(written.summary["bytes"].to_numpy().sum())
+    execution = StoredExecution(
+        0, live.name, live.epoch, live.execution + 1, intervals, written.results, size_bytes, started_s, finished_s
+    )
+    return NewExecution(execution, last, written.files, write.id, tried)
 
 
 def _newest_version(live: LiveChannel, dataset: LiveDataset, after: int) -> int:
@@ -350,4 +423,4 @@ def _newest_version(live: LiveChannel, dataset: LiveDataset, after: int) -> int:
     writer = dataset.writer
     ahead = writer.visible
     may_match = live.matches_ahead and live.subscribers.count > 0 and dataset.dataset.kind is DatasetKind.STREAM
-    return ahead if may_match and writer.recent(after, ahead) is not None else writer.version
+    return ahead if may_match and writer.has_recent(after, ahead) else writer.version

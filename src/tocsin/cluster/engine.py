@@ -17,6 +17,7 @@ from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.deaths import FROM_OUTSIDE
 from tocsin.cluster.executions import Executions
 from tocsin.cluster.feed.gateway import FeedGateway
+from tocsin.cluster.joint_executions import JointOutcome
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.retention import RetentionClock, Uptime, machine_uptime
 from tocsin.cluster.settings import ClusterSettings
@@ -101,6 +102,9 @@ class DataCluster:
 
     def execute(self, name: str) -> StoredExecution | None:
         return self._executions.execute(name)
+
+    def execute_together(self, names: Sequence[ChannelName]) -> JointOutcome:
+        return self._executions.execute_together(names)
 
     def warm_up(self) -> int:
         return self._executions.warm_up()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from tocsin.cluster.current_tables import CurrentTables
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.feed.columntypes import LineReader, arrow_schema
 from tocsin.cluster.inputs import ExecutionInputs, InputFiles
+from tocsin.cluster.joint_executions import ALONE, SLOW_S, JointExecutions, JointOutcome, execution_size
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.narrowing import Narrower
 from tocsin.cluster.recovery import Recovery
@@ -35,6 +38,7 @@ from tocsin.cluster.store.smalltables import SmallTables
 from tocsin.cluster.store.storage import Storage
 from tocsin.cluster.store.writes import Write
 from tocsin.model.entities import DatasetKind
+from tocsin.model.ids import ChannelName
 from tocsin.wire.errors import Code, TocsinError
 
 MOST_REPLAYED = 10_000
@@ -55,6 +59,14 @@ class Executions:
         self._narrower = Narrower(CurrentTables.of(context), datasets, context.settings.narrowing)
         self._datasets = datasets
         self._channels = channels
+        self._joint = JointExecutions(context, datasets, channels, self._recovery, self._read)
+
+    def execute_together(self, names: Sequence[ChannelName]) -> JointOutcome:
+        """Run continuous channels together, as far as they can; the caller runs the others one by one."""
+        try:
+            return self._joint.execute(names)
+        finally:
+            self._datasets.arrivals.executed()
 
     def execute(self, name: str) -> StoredExecution | None:
         """Run a channel once over the records that are NEW since its last execution; None if it had no results.
@@ -64,7 +76,7 @@ class Executions:
         """
         live = self._channels.get(name)
         try:
-            with live.exclusive():
+            with live.exclusive(), self._by_itself(live):
                 return self._execute(live)
         except SPARK_ERRORS as error:
             self._recovery.note_death(live, str(error))
@@ -75,6 +87,20 @@ class Executions:
             raise
         finally:
             self._datasets.arrivals.executed()
+
+    @contextmanager
+    def _by_itself(self, live: LiveChannel) -> Iterator[None]:
+        """Decide after an execution whether the channel may run together with others: see `joint_executions`."""
+        live.alone = max(0, live.alone - 1)
+        was_suspect, live.is_suspect = live.is_suspect, False
+        began_s, notices = time.monotonic(), len(live.notices)
+        try:
+            yield
+        except Exception:
+            live.alone = ALONE
+            raise
+        if was_suspect and (time.monotonic() - began_s > SLOW_S or len(live.notices) > notices):
+            live.alone = ALONE
 
     def _execute(self, live: LiveChannel) -> StoredExecution | None:
         started_s = self._now_s()
@@ -110,11 +136,7 @@ class Executions:
         letters = [*killed, *found]
         tried = max(live.tried, start.newest_subscription) if inputs.rows else live.tried
         finished_s = self._now_s()
-        live.warm = True
-        live.executions += 1
-        live.last_started_s, live.last_duration_s = started_s, finished_s - started_s
-        live.last_results = sum(file.rows for file in written.files)
-        live.widest_result = max((file.widest or 0 for file in written.files), default=live.widest_result)
+        live.note_execution(started_s, finished_s, written.results, written.widest)
         for dataset, (_, newest) in start.intervals.items():
             if not self._datasets.get(dataset).writer.wait_stored(newest, start.marks[dataset]):
                 raise TocsinError(Code.NOT_READY, f"{live.name}: new records of {dataset} could not be stored yet")
@@ -135,7 +157,7 @@ class Executions:
         self, live: LiveChannel, inputs: ExecutionInputs, write: Write, may_split: bool
     ) -> tuple[WrittenResults, Sequence[DeadLetter]]:
         """Match the inputs. If some values make the query fail, run again without them; see `cluster.failures`."""
-        size = _size(live, inputs)
+        size = execution_size(live, inputs)
         target = (self._storage, write.prefix(live.results_folder), live.execution + 1)
         with time_limit(live.prepared.session, live.name, self._limit_s) as limit:
             try:
@@ -225,7 +247,7 @@ class Executions:
             records[name] = LineReader(dataset.schema).read("\n".join(lines).encode())
         with self._writes.begin(results_owner(live.name, live.epoch)) as write:
             inputs = self._read(live.prepared.query, start.intervals).replaced(records)
-            size = _size(live, inputs)
+            size = execution_size(live, inputs)
             target = (self._storage, write.prefix(live.results_folder), live.execution + 1)
             try:
                 with time_limit(live.prepared.session, live.name, self._limit_s):
@@ -235,8 +257,3 @@ class Executions:
                 raise TocsinError(Code.BAD_RECORDS, message) from error
             outcome = ExecutionOutcome(live.tried, replayed=[letter.id for letter in letters])
             self._channels.commit_execution(live, start.intervals, written, write, outcome, started_s, self._now_s())
-
-
-def _size(live: LiveChannel, inputs: ExecutionInputs) -> ExecutionSize:
-    result_bytes = max(inputs.row_bytes, live.widest_result)
-    return ExecutionSize(live.subscribers.count, inputs.rows, live.last_results, result_bytes)

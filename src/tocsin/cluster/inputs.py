@@ -41,8 +41,11 @@ class ExecutionInputs:
         self._held: dict[str, pa.Table] = {}
         """Rows of datasets that are read in full and too large for one task."""
 
+        self._row_bytes: int | None = None
+
     def add(self, name: str, is_new: bool, part: pa.Table | InputFiles) -> None:
         self._parts[name, is_new] = part
+        self._row_bytes = None
 
     def table(self, name: str, *, is_new: bool) -> pa.Table | None:
         """The records of a dataset if they are in memory, else None."""
@@ -66,7 +69,7 @@ class ExecutionInputs:
                 stored = stored.filter(pc.less_equal(stored[VERSION], part.upto))
             ordered = stored.sort_by([(VERSION, "ascending"), (SEQUENCE, "ascending")])
             rows = ordered.select(schema.names).cast(schema).combine_chunks()
-        self._parts[name, True] = rows
+        self.add(name, True, rows)
         return rows
 
     def hold(self, name: str, rows: pa.Table) -> None:
@@ -96,7 +99,9 @@ class ExecutionInputs:
     @property
     def row_bytes(self) -> int:
         """The bytes of a row of every dataset, each as wide as its widest."""
-        return sum(_widest(part) for part in self._parts.values())
+        if self._row_bytes is None:
+            self._row_bytes = sum(_widest(part) for part in self._parts.values())
+        return self._row_bytes
 
     @property
     def new_rows(self) -> int:

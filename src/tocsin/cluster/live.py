@@ -5,10 +5,11 @@ The data cluster rebuilds it from the catalog at every start.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from tocsin.cluster.catalog import Catalog
@@ -144,6 +145,23 @@ class LiveChannel:
     last_results: int = 0
     widest_result: int = 0
     """Bytes of the widest result of the last execution that had results."""
+    is_suspect: bool = False
+    """True if a joint execution with this channel failed, and the channel has not run by itself since."""
+    alone: int = 0
+    """The number of the next executions that the channel runs by itself: see `cluster.joint_executions`."""
+    matches_ahead: bool = field(init=False)
+    """True if the channel may match records before they are stored. Its execution is committed after them.
+
+    False if the query also reads the same dataset in full, because a full read finds only stored records.
+    """
+    oldest_s: float = -math.inf
+    """No stored execution was committed before this moment of the retention clock."""
+
+    def __post_init__(self) -> None:
+        query = self.prepared.query
+        whole = {name.lower() for name in query.datasets}
+        is_continuous = self.prepared.channel.period_s is None
+        self.matches_ahead = is_continuous and not any(name.lower() in whole for name in query.new_datasets)
 
     @property
     def name(self) -> ChannelName:
@@ -152,6 +170,24 @@ class LiveChannel:
     def exclusive(self) -> AbstractContextManager[object]:
         """A block in which only the caller may execute this channel."""
         return self._running
+
+    @contextmanager
+    def exclusive_at_once(self) -> Iterator[bool]:
+        """Like `exclusive`, but without waiting: False if the channel is being executed."""
+        held = self._running.acquire(blocking=False)
+        try:
+            yield held
+        finally:
+            if held:
+                self._running.release()
+
+    def note_execution(self, started_s: float, finished_s: float, results: int, widest: int | None) -> None:
+        """Count an execution. `widest` are the bytes of its widest result, None if it had no results."""
+        self.warm = True
+        self.executions += 1
+        self.last_started_s, self.last_duration_s = started_s, finished_s - started_s
+        self.last_results = results
+        self.widest_result = self.widest_result if widest is None else widest
 
     @property
     def results_folder(self) -> str:
@@ -163,17 +199,6 @@ class LiveChannel:
         """The datasets that the query reads, by lower-case name."""
         query = self.prepared.query
         return frozenset(name.lower() for name in query.datasets | query.new_datasets)
-
-    @property
-    def matches_ahead(self) -> bool:
-        """True if the channel may match records before they are stored. Its execution is committed after them.
-
-        False if the query also reads the same dataset in full, because a full read finds only stored records.
-        """
-        query = self.prepared.query
-        whole = {name.lower() for name in query.datasets}
-        is_continuous = self.prepared.channel.period_s is None
-        return is_continuous and not any(name.lower() in whole for name in query.new_datasets)
 
 
 class ArrivalNotifier:

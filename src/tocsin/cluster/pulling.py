@@ -8,7 +8,7 @@ reported before the first result.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -49,6 +49,8 @@ class Pull:
     """The pull holds all stored results before this position; the next pull starts here."""
     kept_from: int | None
     """The first stored execution when the gaps were found; None if there was none."""
+    tables: list[pa.Table] | None = None
+    """The results of the executions that the pull reads, if all of them are in memory."""
 
     def not_held_by(self, cluster: DataCluster, brokers: Callable[[BrokerId], bool]) -> SubscriptionId | None:
         """A subscription that none of the brokers for which `brokers` is true holds; None if all are held."""
@@ -76,17 +78,20 @@ def open_pull(cluster: DataCluster, channel: str, requested: Mapping[Subscriptio
     name = live.name
     # Before anything is read: an execution that is committed later is not part of this pull.
     upto = cluster.channels.head(live)
-    numbers = cluster.catalog.subscriptions.numbers(name, list(cursors))
+    numbers = cluster.subscriptions.book.announced_numbers(name, cursors)
+    if numbers is None:
+        numbers = cluster.catalog.subscriptions.numbers(name, list(cursors))
     for subscription in cursors:
         if subscription not in numbers:
             raise TocsinError(Code.UNKNOWN_SUBSCRIPTION, f"channel {name} has no subscription {subscription}")
-    earliest = cluster.results.kept_from(name)
+    tables = _in_memory(cluster, name, cursors.values(), upto)
+    earliest = None if tables is not None else cluster.results.kept_from(name)
     kept_from = execution_of(upto.offset) if earliest is None else earliest
     after: dict[int, int] = {}
     gaps: dict[SubscriptionId, Cursor] = {}
     for subscription, cursor in cursors.items():
         start = 0 if cursor is None else cursor.offset
-        if cursor is not None and _is_gap(cursor, upto, kept_from):
+        if tables is None and cursor is not None and _is_gap(cursor, upto, kept_from):
             start = 0
             gaps[subscription] = Cursor(upto.epoch, offset_of(kept_from))
         after[numbers[subscription]] = start
@@ -100,7 +105,18 @@ def open_pull(cluster: DataCluster, channel: str, requested: Mapping[Subscriptio
         gaps,
         upto,
         earliest,
+        tables,
     )
+
+
+def _in_memory(
+    cluster: DataCluster, channel: ChannelName, cursors: Collection[Cursor | None], upto: Cursor
+) -> list[pa.Table] | None:
+    """The results from the first cursor on if all of them are in memory. Then none of the cursors is a gap."""
+    offsets = [cursor.offset for cursor in cursors if cursor is not None and cursor.epoch == upto.epoch]
+    if not offsets or len(offsets) < len(cursors) or max(offsets) > upto.offset:
+        return None
+    return cluster.results.latest(channel, upto.epoch, execution_of(min(offsets)))
 
 
 def _is_gap(cursor: Cursor, upto: Cursor, kept_from: int) -> bool:
@@ -165,6 +181,8 @@ def only(pull: Pull, cursor: Cursor) -> Pull:
 
 
 def _rows(store: ResultStore, pull: Pull) -> Iterator[pa.Table]:
+    if pull.tables is not None:
+        return store.select(pull.tables, pull.after, pull.upto.offset)
     return store.read(pull.channel, pull.upto.epoch, pull.after, pull.upto.offset, pull.kept_from)
 
 

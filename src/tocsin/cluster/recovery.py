@@ -54,6 +54,18 @@ class Recovery:
             live.deaths += evidence
             self._catalog.trials.add_death(live.name, evidence)
 
+    def note_joint_death(self, lives: Sequence[LiveChannel], error: str) -> None:
+        """Store evidence against each channel if Spark died with their joint execution.
+
+        It is weak evidence, because only one of them is guilty. It suffices to run each of them by itself from now on.
+        """
+        if lives and has_died(lives[0].prepared.session, error):
+            for live in lives:
+                if live.name not in self._died_with:
+                    self._died_with.add(live.name)
+                    live.deaths += FROM_OUTSIDE
+                    self._catalog.trials.add_death(live.name, FROM_OUTSIDE)
+
     def survived(self, live: LiveChannel) -> None:
         self._catalog.trials.clear(live.name)
         live.deaths = 0

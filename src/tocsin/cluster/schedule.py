@@ -7,12 +7,16 @@ continuous channel runs when records have arrived, and again if more arrived whi
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from tocsin.model.ids import ChannelName
 
 _GOLDEN = (5**0.5 - 1) / 2
 """Multiples of the golden ratio, without their whole part, spread evenly however many there are."""
+SHORT_ROUND_S = 0.1
+LONGEST_REST_S = 0.5
+"""A group whose channels took no longer than the first together starts again at once. See `rest_s`."""
 
 
 def phase_s(period_s: float, number: int) -> float:
@@ -22,6 +26,33 @@ def phase_s(period_s: float, number: int) -> float:
     same moment, and each would wait for the others.
     """
     return period_s * (number * _GOLDEN % 1.0)
+
+
+def joint_groups(reads: Mapping[ChannelName, Hashable], most: int) -> dict[ChannelName, int]:
+    """The number of the group in which each channel runs together with others.
+
+    `reads` are the datasets whose NEW records each channel reads: those of a group read the same. Groups have at most
+    so many channels and about equal sizes. They depend on nothing else, so that the same channels stay together.
+    """
+    members: dict[Hashable, list[ChannelName]] = {}
+    for channel in sorted(reads):
+        members.setdefault(reads[channel], []).append(channel)
+    groups: dict[ChannelName, int] = {}
+    first = 0
+    for channels in members.values():
+        count = -(-len(channels) // most)
+        groups |= {channel: first + place * count // len(channels) for place, channel in enumerate(channels)}
+        first += count
+    return groups
+
+
+def rest_s(round_s: float) -> float:
+    """How long a group rests after its channels took so long together.
+
+    Most of a round is fixed cost. Without a rest, many groups would always use the whole machine, and brokers would
+    wait for their results. The records that arrive during the rest share one round.
+    """
+    return 0.0 if round_s <= SHORT_ROUND_S else min(round_s, LONGEST_REST_S)
 
 
 @dataclass(slots=True)
@@ -41,6 +72,23 @@ class _Entry:
 class Schedule:
     def __init__(self) -> None:
         self._entries: dict[ChannelName, _Entry] = {}
+        self.groups: Mapping[ChannelName, int] = {}
+        """Channels of a group start together: one that is due waits until no other of its group is running."""
+        self._rested_s: dict[int, float] = {}
+        """When the rest of each group ends."""
+
+    def rest(self, group: int, until_s: float) -> None:
+        """Let no channel of a group start before this time."""
+        self._rested_s[group] = until_s
+
+    def _starts_s(self) -> dict[ChannelName, float]:
+        """When each channel may start. Those that run, or wait for the end of their group's round, are left out."""
+        busy = {self.groups.get(name) for name, entry in self._entries.items() if entry.running} - {None}
+        return {
+            name: entry.due_s if group is None else max(entry.due_s, self._rested_s.get(group, entry.due_s))
+            for name, entry in self._entries.items()
+            if not entry.running and (group := self.groups.get(name)) not in busy
+        }
 
     def add_repetitive(self, channel: ChannelName, period_s: float, now_s: float) -> None:
         self._entries[channel] = _Entry(period_s, now_s + period_s)
@@ -60,7 +108,7 @@ class Schedule:
     def take_due(self, now_s: float) -> list[ChannelName]:
         """The channels to run now, the longest waiting first. Each counts as running until `finished`."""
         due = sorted(
-            (name for name, entry in self._entries.items() if not entry.running and entry.due_s <= now_s),
+            (name for name, start_s in self._starts_s().items() if start_s <= now_s),
             key=lambda name: (self._entries[name].due_s, name),
         )
         for name in due:
@@ -102,7 +150,6 @@ class Schedule:
         return entry.due_s if entry.due_s <= now_s else None
 
     def wait_s(self, now_s: float) -> float | None:
-        """Seconds until the next channel is due; None if only arrivals can make one due."""
-        waiting = [entry.due_s for entry in self._entries.values() if not entry.running]
-        soonest = min(waiting, default=float("inf"))
+        """Seconds until the next channel may start; None if only arrivals can make one due."""
+        soonest = min(self._starts_s().values(), default=float("inf"))
         return None if soonest == float("inf") else max(0.0, soonest - now_s)

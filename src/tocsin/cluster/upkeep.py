@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from tocsin.cluster.catalog import NewFile, StoredFile, dataset_owner, results_owner
+from tocsin.cluster.catalog import NewFile, StoredFile, dataset_owner, in_catalog, results_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.live import LiveChannel, LiveDataset
 from tocsin.cluster.retention import STORE_EVERY_S
@@ -44,8 +44,11 @@ def _steps(cluster: DataCluster) -> Iterator[Callable[[], object]]:
             yield dataset.gateway.maintain
         yield partial(merge_dataset, cluster, dataset)
         yield partial(expire_records, cluster, dataset)
+    counts: dict[str, int] = {}
+    yield lambda: counts.update(cluster.catalog.files.counts())
     for channel in cluster.channels.all():
-        yield partial(merge_channel, cluster, channel)
+        if counts.get(results_owner(channel.name, channel.epoch), 0) >= FAN_IN:
+            yield partial(merge_channel, cluster, channel)
         yield partial(expire_results, cluster, channel)
     yield cluster.channels.end_unheld
     yield cluster.garbage.collect
@@ -74,9 +77,27 @@ def merge_channel(cluster: DataCluster, live: LiveChannel, fan_in: int = FAN_IN)
         results_owner(live.name, live.epoch),
         partial(files_to_merge, span_s=live.prepared.channel.retain_s * SPAN_SHARE, fan_in=fan_in),
         live.results_folder,
-        partial(merge_results_here, cluster.storage),
-        partial(merge_results, cluster.spark, cluster.storage, live.prepared.columns),
+        partial(_merge_results_here, cluster),
+        partial(_merge_results_with_spark, cluster, live),
     )
+
+
+def _merge_results_here(cluster: DataCluster, files: Sequence[StoredFile], prefix: str) -> list[NewFile]:
+    stored = cluster.catalog.files.contents([file.path for file in files if in_catalog(file.path)])
+    return merge_results_here(cluster.storage, stored, files, prefix)
+
+
+def _merge_results_with_spark(
+    cluster: DataCluster, live: LiveChannel, files: Sequence[StoredFile], prefix: str
+) -> list[NewFile]:
+    """Merge large files of results. Spark cannot read what the catalog stores: that is written to a file first."""
+    stored = [file for file in files if in_catalog(file.path)]
+    written = _merge_results_here(cluster, stored, prefix) if stored else []
+    readable = [*(file for file in files if not in_catalog(file.path)), *written]
+    merged = merge_results(cluster.spark, cluster.storage, live.prepared.columns, readable, prefix)
+    for file in written:
+        cluster.storage.delete(file.path)
+    return merged
 
 
 def _merge(
@@ -119,8 +140,14 @@ def expire_results(cluster: DataCluster, live: LiveChannel) -> int:
     channel = live.prepared.channel
     now_s = cluster.retention_s()
     before_s = now_s - channel.retain_s
-    cluster.catalog.executions.expire(channel.name, before_s)
-    return cluster.catalog.files.expire(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
+    if before_s <= live.oldest_s:
+        return 0
+    if cluster.catalog.executions.expire(channel.name, before_s):
+        cluster.results.forget_latest(channel.name)
+    dropped = cluster.catalog.files.expire(results_owner(channel.name, live.epoch), before_s, live.execution, now_s)
+    # A file is as old as its newest execution, and an execution that is committed later is not older than now.
+    live.oldest_s = min(cluster.catalog.executions.oldest_s(channel.name), now_s)
+    return dropped
 
 
 class OrphanSweep:

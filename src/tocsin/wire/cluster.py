@@ -26,6 +26,8 @@ HOLDS = "/v1/brokers/{broker}/holds"
 """GET → `Holds`."""
 RESULTS = "/v1/results"
 """POST `ResultsRequest` → one `ResultLine` per line, or an Arrow stream, with the headers below."""
+JOINT_RESULTS = "/v1/results/together"
+"""POST `JointResultsRequest` → for each channel a `ChannelLine` and its `ResultLine`s. Unknown to earlier releases."""
 ANNOUNCEMENTS = "/v1/brokers/{broker}/announcements"
 """WebSocket: one `Announced` message per text frame. GET: the same as server-sent events."""
 USERS = "/v1/brokers/{broker}/users"
@@ -144,6 +146,24 @@ class ResultsRequest(msgspec.Struct):
     """Id → cursor; null for all results that are still stored."""
 
 
+class JointResultsRequest(msgspec.Struct):
+    """Results of subscriptions of several channels. Only those that the data cluster has in memory are answered."""
+
+    requests: list[ResultsRequest]
+
+
+class ChannelLine(msgspec.Struct, omit_defaults=True):
+    """One line of JSON: the part of one channel follows, in the order of the requests."""
+
+    channel: str
+    """As in the request."""
+    cursor: CursorText = ""
+    """As in `CURSOR_HEADER`. Empty if the broker must request this channel by itself: some results are only stored, the
+    answer would be too large, or the request is refused."""
+    lines: int = 0
+    """The number of `ResultLine`s that follow. None of them is a gap."""
+
+
 class ResultLine(msgspec.Struct, omit_defaults=True):
     """One line of JSON: a result, or a gap. Gaps come before the first result."""
 
@@ -256,6 +276,7 @@ decode_holds = msgspec.json.Decoder(Holds).decode
 decode_proven = msgspec.json.Decoder(ProvenUsers).decode
 decode_own_answer = msgspec.json.Decoder(OwnRecordsAnswer).decode
 decode_line = msgspec.json.Decoder(ResultLine).decode
+decode_channel_line = msgspec.json.Decoder(ChannelLine).decode
 decode_announced = msgspec.json.Decoder(Announced).decode
 
 

@@ -18,8 +18,10 @@ from tocsin.cluster.catalog import (
     Catalog,
     DeadLetter,
     ExecutionOutcome,
+    NewExecution,
     NewFile,
     StoredExecution,
+    catalog_path,
     dataset_owner,
     results_owner,
     tables,
@@ -114,6 +116,7 @@ def test_catalog_of_an_earlier_release_is_opened(catalog: Catalog) -> None:
         "DROP INDEX executions_by_number",
         "ALTER TABLE executions DROP COLUMN retained_s",
         "DROP TABLE writes",
+        "DROP TABLE contents",
         "DROP TABLE feed_files",
         "DROP TABLE trials",
         "DROP TABLE refusals",
@@ -256,6 +259,67 @@ def test_merged_files_become_garbage_and_expired_sequences_are_recorded(catalog:
     assert dropped == ["datasets/Reports/1.parquet", "datasets/Reports/2.parquet"]
     catalog.files.forget_garbage(dropped[:1])
     assert catalog.files.garbage() == dropped[1:]
+
+
+def two_executions(catalog: Catalog, upto: int) -> list[NewExecution]:
+    """Executions of two channels that read the same version. Only that of OfKind has results."""
+    if not any(stored.channel.name == "Quiet" for stored in catalog.channels.all()):
+        channel = replace(catalog.channels.all()[0].channel, name=ChannelName("Quiet"))
+        catalog.channels.create(channel, 3, {REPORTS: upto - 1})
+    owners = [results_owner("OfKind", 2), results_owner("Quiet", 3)]
+    intents = catalog.writes.begin_many(owners, 0.0)
+    path = catalog_path(f"results/OfKind-2/{intents[0]}-{upto}.arrow")
+    file = NewFile(path, 5, 50, upto, upto, content=b"rows of %d" % upto)
+    made = [("OfKind", 2, 5, [file]), ("Quiet", 3, 0, [])]
+    return [
+        NewExecution(
+            StoredExecution(0, ChannelName(name), epoch, upto, {REPORTS: (upto - 1, upto)}, results, 50, 1.0, 2.0),
+            upto if results else 0,
+            files,
+            intent,
+            tried=7,
+        )
+        for (name, epoch, results, files), intent in zip(made, intents, strict=True)
+    ]
+
+
+def test_executions_of_several_channels_are_committed_together(catalog: Catalog) -> None:
+    add(catalog, 1)
+    add(catalog, 2)
+    first = catalog.executions.commit_together(two_executions(catalog, 1), 100.0)
+    second = catalog.executions.commit_together(two_executions(catalog, 2), 100.0)
+    assert [each and (each.channel, each.sequence) for each in (*first, *second)] == [
+        ("OfKind", 1),
+        None,
+        ("OfKind", 2),
+        None,
+    ]
+    assert catalog.executions.page() == [first[0], second[0]]
+    stored = {each.channel.name: (each.execution, each.positions, each.tried) for each in catalog.channels.all()}
+    assert stored == {"OfKind": (2, {REPORTS: 2}, 7), "Quiet": (0, {REPORTS: 2}, 7)}
+    assert catalog.writes.open() == {}
+    files = catalog.files.of(results_owner("OfKind", 2))
+    contents = catalog.files.contents([each.path for each in files])
+    assert sorted(contents.values()) == [b"rows of 1", b"rows of 2"]
+    assert catalog.files.replace(results_owner("OfKind", 2), files, [], 300.0)
+    assert len(catalog.files.contents(list(contents))) == 2, "a reader may still need the dropped files"
+    catalog.files.forget_garbage(list(contents))
+    assert catalog.files.contents(list(contents)) == {}
+
+
+@pytest.mark.parametrize("fault", ["position", "intent"])
+def test_joint_commit_stores_nothing_if_one_channel_fails(catalog: Catalog, fault: str) -> None:
+    add(catalog, 1)
+    new = two_executions(catalog, 1)
+    if fault == "position":
+        catalog.channels.advance(ChannelName("Quiet"), {REPORTS: (0, 1)})
+    else:
+        catalog.writes.end(new[1].write)
+    with pytest.raises(TocsinError, match="it ran twice" if fault == "position" else "another process"):
+        catalog.executions.commit_together(new, 100.0)
+    assert catalog.executions.page() == [] and catalog.files.of(results_owner("OfKind", 2)) == []
+    assert catalog.channels.get(OF_KIND).positions == {REPORTS: 0}
+    assert catalog.files.contents([file.path for file in new[0].files]) == {}
 
 
 def test_expiring_executions_reads_only_what_it_deletes(catalog: Catalog) -> None:

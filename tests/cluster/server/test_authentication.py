@@ -42,6 +42,7 @@ def body_for(path: str) -> dict[str, object] | None:
         "/v1/subscriptions": {"channel": "ReportsOfKind", "parameters": []},
         "/v1/subscriptions/delete": {"channel": "ReportsOfKind", "subscriptions": []},
         "/v1/results": {"channel": "ReportsOfKind", "subscriptions": {}},
+        "/v1/results/together": {"requests": []},
         "/v1/tokens": {"name": "x", "scopes": ["read"]},
     }
     return known.get(path)

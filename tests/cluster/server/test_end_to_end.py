@@ -81,3 +81,15 @@ def test_record_travels_from_publisher_to_announced_broker(server: RunningServer
     lines = broker.post("/v1/results", json=request)
     assert [json.loads(text)["result"]["report_id"] for text in lines.text.splitlines()] == ["e3"]
     assert "Tocsin-Gap" not in lines.headers
+
+    # One request for several channels answers those whose results are in memory, and that the broker may see.
+    unknown, old = {"0" * 32: held["cursor"]}, {held["id"]: "1-5"}
+    requests = [request, {**request, "subscriptions": unknown}, {**request, "subscriptions": old}, request]
+    joint = broker.post("/v1/results/together", json={"requests": requests}).text.splitlines()
+    answered = {"channel": "ReportsOfKind", "cursor": lines.headers["Tocsin-Cursor"], "lines": 1}
+    left_out = {"channel": "ReportsOfKind"}
+    result = json.loads(lines.text)
+    assert [json.loads(text) for text in joint] == [answered, result, left_out, left_out, answered, result]
+    stranger = server.client(server.token_for("broker:b9"))
+    joint = stranger.post("/v1/results/together", json={"requests": [request]}).text.splitlines()
+    assert [json.loads(text) for text in joint] == [left_out], "another broker holds the subscription"

@@ -21,6 +21,7 @@ SHAPES: list[Any] = [
     {"channel": "ReportsOfKind", "parameters": {"kind": "x"}, "broker": "a b"},
     {"channel": "ReportsOfKind", "parameters": {"kind": "x"}, "broker": ""},
     {"channel": "ReportsOfKind", "subscriptions": ["zz"]}, {"channel": "ReportsOfKind", "subscriptions": {"zz": 5}},
+    {"requests": 5}, {"requests": [{"channel": "../..", "subscriptions": {"zz": "x"}}]},
     {"channel": "../..", "subscriptions": {}}, {"channel": "ReportsOfKind", "subscriptions": {"0" * 32: "1-1"}},
     {"text": 5}, {"text": "\u0000"}, {"text": "CREATE " * 1000}, {"text": "SELECT 1; ''' --"},
     {"text": "", "folder": "\u0000"},

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.catalog import Catalog, catalog_path
 from tocsin.cluster.store.readers import Garbage, Readers
 from tocsin.cluster.store.storage import Storage
 
@@ -45,4 +45,13 @@ def test_dropped_file_without_readers_stays_for_its_delay(catalog: Catalog, tmp_
     now_s = 599.0
     assert garbage.collect() == 0
     now_s = 600.0
+    assert garbage.collect() == 1
+
+
+def test_dropped_content_of_the_catalog_waits_for_readers_only(catalog: Catalog, tmp_path: Path) -> None:
+    readers = Readers()
+    garbage = Garbage(catalog, Storage(str(tmp_path / "root")), readers, 600.0, lambda: 0.0)
+    with readers.reading():
+        catalog.files.discard_paths([catalog_path("results/a.arrow")], 0.0)
+        assert garbage.collect() == 0, "the reader may have listed the file"
     assert garbage.collect() == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,10 +66,9 @@ def test_unexpected_error_stops_neither_orders_nor_fetches(
 ) -> None:
     async def scenario() -> None:
         async with EmulatedCluster("Reports") as cluster, running_broker(tmp_path, cluster.url) as broker:
-            link = broker.server.cluster
             failures = []
 
-            def once(name: str) -> None:
+            def once(link: Any, name: str) -> None:
                 method = getattr(link, name)
 
                 async def fails(*arguments: object) -> object:
@@ -78,8 +78,8 @@ def test_unexpected_error_stops_neither_orders_nor_fetches(
 
                 monkeypatch.setattr(link, name, fails)
 
-            once("_post")
-            once("_pull")
+            once(broker.server.cluster, "_post")
+            once(broker.server.cluster.fetches, "_pull")
             async with broker.session("ann") as ann:
                 identity = (await ann.subscribe())["subscription"]
                 cluster.execute("Reports", {identity: [row(1)]})

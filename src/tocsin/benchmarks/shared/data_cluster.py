@@ -77,6 +77,8 @@ class EmulatedCluster:
         """All executions, with the news for every broker."""
         self.requests: list[str] = []
         self.fetches = 0
+        self.answers_joint_requests = True
+        """False for a data cluster of an earlier release."""
         self.own_records: dict[str, dict[str, dict[str, Any]]] = {}
         """Dataset → user → the columns of its record. A dataset that is not listed here is unknown."""
         self.away = False
@@ -93,6 +95,7 @@ class EmulatedCluster:
                 Route(wire.SUBSCRIPTIONS, self._list, methods=["GET"]),
                 Route(wire.RELEASES, self._release, methods=["POST"]),
                 Route(wire.RESULTS, self._results, methods=["POST"]),
+                Route(wire.JOINT_RESULTS, self._joint_results, methods=["POST"]),
                 Route(wire.HOLDS, self._holds),
                 Route(wire.OWN_RECORDS, self._store, methods=["POST"]),
                 WebSocketRoute(wire.ANNOUNCEMENTS, self._announcements),
@@ -197,6 +200,28 @@ class EmulatedCluster:
         body = msgspec.json.decode(await request.body(), type=wire.ResultsRequest)
         self.fetches += 1
         self._check_present()
+        channel, gaps, results = self._pulled(body)
+        content = b"".join(line + b"\n" for line in (*gaps, *results))
+        return Response(content, 200, {wire.CURSOR_HEADER: str(channel.head)}, NDJSON)
+
+    async def _joint_results(self, request: Request) -> Response:
+        if not self.answers_joint_requests:
+            return Response(status_code=404)
+        body = msgspec.json.decode(await request.body(), type=wire.JointResultsRequest)
+        self.fetches += 1
+        self._check_present()
+        lines: list[bytes] = []
+        for one in body.requests:
+            part, results = wire.ChannelLine(one.channel), list[bytes]()
+            with suppress(TocsinError):
+                channel, gaps, found = self._pulled(one)
+                if not gaps:
+                    part, results = wire.ChannelLine(one.channel, str(channel.head), len(found)), found
+            lines += [wire.encode(part), *results]
+        return Response(b"".join(line + b"\n" for line in lines), 200, media_type=NDJSON)
+
+    def _pulled(self, body: wire.ResultsRequest) -> tuple[EmulatedChannel, list[bytes], list[bytes]]:
+        """(the channel, the lines of gaps, those of results) of a request."""
         channel = self.channels[body.channel.lower()]
         held_ids = set().union(*self.held.values()) if self.held else set()
         gaps: list[bytes] = []
@@ -208,8 +233,7 @@ class EmulatedCluster:
             own_gaps, own_results = channel.lines(SubscriptionId(identity), wire.decode_cursor(text))
             gaps += own_gaps
             results += own_results
-        content = b"".join(line + b"\n" for line in (*gaps, *results))
-        return Response(content, 200, {wire.CURSOR_HEADER: str(channel.head)}, NDJSON)
+        return channel, gaps, results
 
     async def _store(self, request: Request) -> Response:
         records = msgspec.json.decode(await request.body(), type=list[wire.OwnRecord])

@@ -117,15 +117,15 @@ def publish(cluster: Any, dataset: str, records: Sequence[Mapping[str, Any]]) ->
 
 def stored_results(cluster: Any, channel: str, execution: int) -> set[tuple[int, str]]:
     """(subscription number, report id) of an execution, read from its result files; empty if a pair is repeated."""
-    import pyarrow.parquet as pq
-
-    from tocsin.cluster.catalog import results_owner
+    from tocsin.cluster.catalog import in_catalog, results_owner
+    from tocsin.cluster.store.merging import read_files
 
     pairs: list[tuple[int, str]] = []
     owner = results_owner(channel, cluster.channel(channel).epoch)
-    for file in cluster.catalog.files.of(owner, execution - 1, execution):
-        with cluster.storage.open(file.path) as stream:
-            table = pq.read_table(stream, columns=["_tocsin_subscription", "report_id"])
+    files = cluster.catalog.files.of(owner, execution - 1, execution)
+    contents = cluster.catalog.files.contents([file.path for file in files if in_catalog(file.path)])
+    for file in files:
+        table = read_files(cluster.storage, [file], contents).select(["_tocsin_subscription", "report_id"])
         pairs += zip(*(column.to_pylist() for column in table.columns), strict=True)
     distinct = set(pairs)
     return distinct if len(distinct) == len(pairs) else set()

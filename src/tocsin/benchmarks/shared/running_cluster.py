@@ -10,6 +10,9 @@ from typing import Any
 
 from tocsin.benchmarks.shared.harness import declare
 
+PULLED_TOGETHER = 64
+"""As `runtime.broker.result_fetches` does."""
+
 Received = Callable[[str, list[Any], float], None]
 """Takes the name of a channel, its pulled results (`cluster.pulling.Pulled`) and the time of their arrival."""
 
@@ -61,9 +64,8 @@ async def _pull_for_ever(cluster: Any, broker: Any, received: Received) -> None:
             await asyncio.to_thread(reader.read_announcements)
             if not reader.wanted:
                 await announced.wait()
-                continue
-            channel, results = await asyncio.to_thread(reader.pull)
-            received(channel, results, time.perf_counter())
+            for channel, results in await asyncio.to_thread(reader.pull):
+                received(channel, results, time.perf_counter())
     finally:
         stop_listening()
 
@@ -95,10 +97,10 @@ class _Reader:
                     if self._pulled_upto.get(subscription.id, start) <= start:
                         wanted.setdefault(subscription.id, start)
 
-    def pull(self) -> tuple[str, list[Any]]:
-        """The results of the channel that waits longest."""
-        channel = next(iter(self.wanted))
-        return channel, self._pull(channel, self.wanted.pop(channel))
+    def pull(self) -> list[tuple[str, list[Any]]]:
+        """The results of the channels that wait longest."""
+        channels = list(self.wanted)[:PULLED_TOGETHER]
+        return [(channel, self._pull(channel, self.wanted.pop(channel))) for channel in channels]
 
     def _pull(self, channel: str, wanted: dict[Any, Any]) -> list[Any]:
         """The results of these subscriptions. One that was unsubscribed since its announcement has none."""

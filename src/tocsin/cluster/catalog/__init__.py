@@ -1,7 +1,7 @@
 """The data cluster's stored state: see `catalog.catalog`."""
 
 from tocsin.cluster.catalog.catalog import Catalog
-from tocsin.cluster.catalog.executions import ExecutionOutcome
+from tocsin.cluster.catalog.executions import ExecutionOutcome, NewExecution
 from tocsin.cluster.catalog.files import channels_of, dataset_owner, results_owner
 from tocsin.cluster.catalog.tables import (
     DeadLetter,
@@ -15,6 +15,8 @@ from tocsin.cluster.catalog.tables import (
     StoredFile,
     StoredSubscription,
     WriteId,
+    catalog_path,
+    in_catalog,
 )
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "DeadLetter",
     "ExecutionOutcome",
     "FeedProgress",
+    "NewExecution",
     "NewFile",
     "StoredChannel",
     "StoredDataset",
@@ -31,7 +34,9 @@ __all__ = [
     "StoredFile",
     "StoredSubscription",
     "WriteId",
+    "catalog_path",
     "channels_of",
     "dataset_owner",
+    "in_catalog",
     "results_owner",
 ]

@@ -1,17 +1,17 @@
-"""The catalog's files: which Parquet files belong to which owner, and which are garbage.
+"""The catalog's files: which files belong to which owner, and which are garbage.
 
-An owner is a dataset, or the results of a channel in one epoch.
+An owner is a dataset, or the results of a channel in one epoch. A file is a Parquet file under the data root. The
+catalog itself stores the bytes of very small ones, in the transaction that makes them visible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tocsin.cluster.catalog.tables import NewFile, StoredFile, WriteId, files, garbage
+from tocsin.cluster.catalog.tables import NewFile, StoredFile, WriteId, contents, files, garbage
 from tocsin.cluster.catalog.writes import finish_write
 from tocsin.database.database import Database, chunks, insert_many
 from tocsin.model.ids import ChannelName
@@ -44,6 +44,19 @@ class FileTable:
         if upto is not None:
             query = query.where(files.c.first <= upto)
         return [StoredFile(**row._mapping) for row in self._database.rows(query)]
+
+    def counts(self) -> dict[str, int]:
+        """How many files each owner has."""
+        query = sa.select(files.c.owner, sa.func.count().label("files")).group_by(files.c.owner)
+        return {row.owner: row.files for row in self._database.rows(query)}
+
+    def contents(self, paths: Sequence[str]) -> dict[str, bytes]:
+        """The bytes of files that the catalog stores, by path. A file that is deleted is left out."""
+        found: dict[str, bytes] = {}
+        for chunk in chunks(paths, 500):
+            query = sa.select(contents).where(contents.c.path.in_(chunk))
+            found.update((row.path, row.content) for row in self._database.rows(query))
+        return found
 
     def replace(
         self,
@@ -87,6 +100,7 @@ class FileTable:
         with self._database.write() as connection:
             for chunk in chunks(paths, 500):
                 connection.execute(sa.delete(garbage).where(garbage.c.path.in_(chunk)))
+                connection.execute(sa.delete(contents).where(contents.c.path.in_(chunk)))
 
     def known_paths(self) -> set[str]:
         """Every path that the catalog names, garbage included."""
@@ -97,8 +111,33 @@ class FileTable:
 def insert_files(
     connection: Connection, owner: str, new_files: Sequence[NewFile], at_s: float, generation: int = 0
 ) -> None:
-    common = {"owner": owner, "at_s": at_s, "generation": generation}
-    insert_many(connection, files, [asdict(file) | common for file in new_files])
+    insert_owned_files(connection, [(owner, file) for file in new_files], at_s, generation)
+
+
+def insert_owned_files(
+    connection: Connection, owned: Sequence[tuple[str, NewFile]], at_s: float, generation: int = 0
+) -> None:
+    """Insert files of several owners."""
+    insert_many(
+        connection,
+        files,
+        [
+            {
+                "owner": owner,
+                "path": file.path,
+                "rows": file.rows,
+                "bytes": file.bytes,
+                "first": file.first,
+                "last": file.last,
+                "at_s": at_s,
+                "generation": generation,
+                "widest": file.widest,
+            }
+            for owner, file in owned
+        ],
+    )
+    stored = [{"path": file.path, "content": file.content} for _, file in owned if file.content is not None]
+    insert_many(connection, contents, stored)
 
 
 def discard_files(connection: Connection, condition: sa.ColumnElement[bool], at_s: float) -> int:

@@ -72,6 +72,12 @@ files = sa.Table(
     sa.Column("generation", sa.Integer, nullable=False),  # how many merges its rows have been through
     sa.Column("widest", sa.BigInteger),  # bytes of its widest row in memory; NULL in older rows
 )
+contents = sa.Table(
+    "contents",
+    schema,
+    sa.Column("path", sa.Text, primary_key=True),  # of a row of `files`, or of `garbage`
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
 garbage = sa.Table(
     "garbage",
     schema,
@@ -168,6 +174,8 @@ facts = sa.Table(
     sa.Column("value", sa.Text, nullable=False),
 )
 
+Content = bytes
+"""The bytes of a file."""
 WriteId = NewType("WriteId", str)
 """Names a write intent. The name of each file that the job writes starts with it."""
 
@@ -184,6 +192,8 @@ class NewFile:
     last: int
     widest: int | None = field(default=None, kw_only=True)
     """Bytes of its widest row in memory; None in a catalog of an earlier release."""
+    content: Content | None = field(default=None, kw_only=True, repr=False)
+    """The bytes of a new file that the catalog itself stores, see `in_catalog`; None if a file holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +279,19 @@ class StoredDeadLetter(DeadLetter):
     id: int
     channel: ChannelName
     at_s: float
+
+
+_IN_CATALOG = "catalog:"
+
+
+def catalog_path(path: str) -> str:
+    """The path of a file whose bytes the catalog stores."""
+    return _IN_CATALOG + path
+
+
+def in_catalog(path: str) -> bool:
+    """True if the catalog stores the bytes of this file: no file under the data root has this path."""
+    return path.startswith(_IN_CATALOG)
 
 
 def to_json(value: object) -> str:

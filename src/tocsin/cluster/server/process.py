@@ -8,6 +8,7 @@ process nor another channel.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,9 @@ from typing import Any
 
 from tocsin.cluster.catalog import StoredExecution
 from tocsin.cluster.engine import DataCluster
-from tocsin.cluster.schedule import Schedule, phase_s
+from tocsin.cluster.joint_executions import MOST_TOGETHER, JointOutcome
+from tocsin.cluster.live import LiveChannel
+from tocsin.cluster.schedule import Schedule, joint_groups, phase_s, rest_s
 from tocsin.cluster.server.ingestion_watch import IngestionWatch
 from tocsin.cluster.server.lateness import LateChannel, late_channels
 from tocsin.cluster.server.metrics import ClusterMetrics
@@ -65,9 +68,18 @@ class ClusterProcess:
         self._schedule = Schedule()
         self._scheduled: dict[ChannelName, tuple[int, float | None]] = {}
         """(epoch, period in seconds); the period of a continuous channel is None."""
+        self._groups: dict[ChannelName, int] = {}
+        """The group in which each continuous channel runs."""
+        self._apart: dict[ChannelName, int] = {}
+        """Channels of groups that run by themselves, and for how many executions."""
+        self._joint_failures = 0
+        """Failed joint executions in a row, since the last success."""
         self._failures: dict[ChannelName, int] = {}
         """Failed executions in a row, since the last success."""
         self._retry_at_s: dict[ChannelName, float] = {}
+        self._arriving: set[ChannelName] = set()
+        """Channels with NEW records that the loop has not noted yet: one batch of records may concern hundreds."""
+        self._arriving_lock = threading.Lock()
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
@@ -118,8 +130,12 @@ class ClusterProcess:
         loop = asyncio.get_running_loop()
 
         def arrived(channel: ChannelName) -> None:
-            with suppress(RuntimeError):  # the loop is closed; the next start looks for NEW records
-                loop.call_soon_threadsafe(self._arrived, channel)
+            with self._arriving_lock:
+                is_first = not self._arriving
+                self._arriving.add(channel)
+            if is_first:
+                with suppress(RuntimeError):  # the loop is closed; the next start looks for NEW records
+                    loop.call_soon_threadsafe(self._all_arrived)
 
         cluster = self._cluster = await asyncio.to_thread(self._open_cluster, arrived)
         self._metrics.watch(cluster, self.missed, self.late_channels)
@@ -173,6 +189,11 @@ class ClusterProcess:
         for name in self._scheduled.keys() - present:
             del self._scheduled[name]
             self._schedule.remove(name)
+        reads = {
+            live.name: frozenset(live.positions) for live in live_channels if live.prepared.channel.period_s is None
+        }
+        self._groups = joint_groups(reads, MOST_TOGETHER)
+        self._regroup()
         self._wake.set()
 
     def missed(self, channel: str) -> int:
@@ -255,14 +276,53 @@ class ClusterProcess:
         """Start the channels that are due, then wait for the next tick or for NEW records."""
         while not self.stopping.is_set():
             self._wake.clear()
-            for name in self._schedule.take_due(self._clock_s()):
-                task = asyncio.create_task(self._run(name))
+            for names in self._together(self._schedule.take_due(self._clock_s())):
+                task = asyncio.create_task(self._run(names[0]) if len(names) == 1 else self._run_together(names))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
             wait_s = self._schedule.wait_s(self._clock_s())
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
+
+    def _regroup(self) -> None:
+        """Let the channels of a group start together, except those that run apart."""
+        self._schedule.groups = {name: group for name, group in self._groups.items() if name not in self._apart}
+
+    def _together(self, due: list[ChannelName]) -> list[list[ChannelName]]:
+        """The channels that run together, those that wait longest first. A repetitive channel runs by itself."""
+        groups: dict[int | ChannelName, list[ChannelName]] = {}
+        for name in due:
+            groups.setdefault(self._schedule.groups.get(name, name), []).append(name)
+        return list(groups.values())
+
+    async def _run_together(self, names: list[ChannelName]) -> None:
+        """Execute continuous channels as far as possible together, and the others of them one by one."""
+        assert self._cluster is not None
+        entries = {name: self._scheduled.get(name) for name in names}
+        loop = asyncio.get_running_loop()
+        began_s = self._clock_s()
+        try:
+            outcome = await loop.run_in_executor(self._continuous_pool, self._execute_together, self._cluster, names)
+        except Exception as error:
+            outcome = JointOutcome(failure=error)
+        if (group := self._schedule.groups.get(names[0])) is not None:
+            ended_s = self._clock_s()
+            self._schedule.rest(group, ended_s + rest_s(ended_s - began_s))
+        if outcome.failure is not None:
+            self._joint_failures += 1
+            if is_worth_logging(self._joint_failures) and not self.lost.is_set():
+                reason = str(outcome.failure).partition("\n")[0]
+                self._log.warning("a joint execution failed; its channels run one by one", reason=reason)
+        elif outcome.done:
+            self._joint_failures = 0
+        if outcome.apart:
+            self._apart |= outcome.apart
+            self._regroup()
+        for name in outcome.done:
+            self._failures.pop(name, None)
+            self._finish(name, entries[name], succeeded=True)
+        await asyncio.gather(*(self._run(name) for name in names if name not in outcome.done))
 
     async def _run(self, name: ChannelName) -> None:
         assert self._cluster is not None
@@ -276,11 +336,27 @@ class ClusterProcess:
         except Exception as error:
             self._record_failure(name, error)
         finally:
-            if self._scheduled.get(name) == entry:  # else the channel was replaced, and the new one is not running
-                missed = self._schedule.finished(name, self._clock_s(), succeeded=succeeded)
-                if missed:
-                    self._log.warning("execution overran its period", channel=name, missed_ticks=missed)
-            self._wake.set()
+            self._finish(name, entry, succeeded=succeeded)
+
+    def _finish(self, name: ChannelName, entry: tuple[int, float | None] | None, *, succeeded: bool) -> None:
+        if name in self._apart:
+            self._apart[name] -= 1
+            if self._apart[name] < 0:
+                del self._apart[name]
+                self._regroup()
+        if self._scheduled.get(name) == entry:  # else the channel was replaced, and the new one is not running
+            missed = self._schedule.finished(name, self._clock_s(), succeeded=succeeded)
+            if missed:
+                self._log.warning("execution overran its period", channel=name, missed_ticks=missed)
+        self._wake.set()
+
+    def _execute_together(self, cluster: DataCluster, names: list[ChannelName]) -> JointOutcome:
+        before = {live.name: live.executions for live in cluster.channels.all()}
+        outcome = cluster.execute_together(names)
+        for live in cluster.channels.all():
+            if live.name in outcome.done:
+                self._count(live, before.get(live.name), outcome.done[live.name])
+        return outcome
 
     def _execute(self, cluster: DataCluster, name: ChannelName) -> StoredExecution | None:
         before = cluster.channel(name).executions
@@ -288,12 +364,16 @@ class ClusterProcess:
         live = cluster.channel(name)
         while live.notices:
             self._log.warning("bad value set aside", channel=name, notice=live.notices.popleft())
-        if live.executions != before and live.last_duration_s is not None:
-            self._metrics.duration.labels(name).observe(live.last_duration_s)
-        if execution is not None:
-            self._metrics.results.labels(name).inc(execution.results)
-            self._metrics.result_bytes.labels(name).inc(execution.bytes)
+        self._count(live, before, execution)
         return execution
+
+    def _count(self, live: LiveChannel, before: int | None, execution: StoredExecution | None) -> None:
+        """Count an execution in the metrics. `before` are the executions of the channel before it."""
+        if live.executions != before and live.last_duration_s is not None:
+            self._metrics.duration.labels(live.name).observe(live.last_duration_s)
+        if execution is not None:
+            self._metrics.results.labels(live.name).inc(execution.results)
+            self._metrics.result_bytes.labels(live.name).inc(execution.bytes)
 
     def _record_failure(self, name: ChannelName, error: Exception) -> None:
         if isinstance(error, TocsinError) and error.code is Code.UNKNOWN_CHANNEL:
@@ -317,6 +397,12 @@ class ClusterProcess:
     def _retry(self, name: ChannelName) -> None:
         self._retry_at_s.pop(name, None)
         self._arrived(name)
+
+    def _all_arrived(self) -> None:
+        with self._arriving_lock:
+            names, self._arriving = self._arriving, set()
+        for name in names:
+            self._arrived(name)
 
     def _arrived(self, name: ChannelName) -> None:
         if name not in self._retry_at_s:

@@ -243,7 +243,13 @@ class DatasetWriter:
         with self._visibility:
             tables = [self._recent.get(version) for version in range(after + 1, upto + 1)]
         in_memory = [table for table in tables if table is not None]
-        return pa.concat_tables(in_memory) if in_memory and len(in_memory) == len(tables) else None
+        is_complete = in_memory and len(in_memory) == len(tables)
+        return pa.concat_tables(in_memory).combine_chunks() if is_complete else None
+
+    def has_recent(self, after: int, upto: int) -> bool:
+        """True if `recent` returns the records of these versions."""
+        with self._visibility:
+            return upto > after and all(self._recent.get(version) is not None for version in range(after + 1, upto + 1))
 
     def _parsed(self, frames: DataFrame) -> DataFrame:
         lines = frames.select(

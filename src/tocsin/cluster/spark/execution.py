@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tocsin.cluster.spark.preparing import DatasetContents, PreparedChannel, frame_of, results_frame, view_of
-from tocsin.cluster.spark.reused_plan import REUSED_BYTES
+from tocsin.cluster.spark.reused_plan import REUSED_BYTES, ReusedPlan
 from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.spark.writing import WrittenResults, first_of_each_task, write_few_results, write_results
 from tocsin.cluster.sql.query_sql import SUBSCRIPTIONS_VIEW, to_lateral_sql
@@ -188,29 +188,57 @@ def _whole_inputs(
     return TaskInputs(subscriptions, tables)
 
 
+def ready_task(
+    prepared: PreparedChannel,
+    subscribers: SubscriptionFrames,
+    contents: DatasetContents,
+    most_rows: int,
+    most_bytes: int,
+) -> tuple[ReusedPlan, Mapping[str, pa.Table]] | None:
+    """The channel's reused plan and its tables, by relation, for a small execution over all these rows.
+
+    None if the plan is not made yet, or if the rows are not in memory or have more than `most_bytes`.
+    """
+    inputs = _whole_inputs(prepared, subscribers.table(), contents)
+    if inputs is None or inputs.size_bytes > most_bytes:
+        return None
+    tables = _tables(inputs)
+    plan = prepared.plans.ready(f"{most_rows} of {_text(prepared, subscribers)}", tables)
+    return None if plan is None else (plan, tables)
+
+
 def _results_of_reused_plan(
     prepared: PreparedChannel, subscribers: SubscriptionFrames, inputs: TaskInputs, most_rows: int
 ) -> pa.Table | None:
     """The results of an execution as one task; None if it must be planned anew."""
     if inputs.size_bytes > REUSED_BYTES:
         return None
-    query, views = prepared.query, prepared.views
-    tables = {SUBSCRIPTIONS_VIEW: inputs.subscriptions}
+    views = prepared.views
     # Spark streams the larger side of a join. NEW records keep the order in which they arrived if that side is theirs,
     # also beside a join of all other tables, whose size Spark takes for the product of theirs.
     assumed_bytes = {SUBSCRIPTIONS_VIEW: 1 << 8}
-    for (name, is_new), table in inputs.tables.items():
-        tables[view_of(name, is_new)] = table
+    for name, is_new in inputs.tables:
         assumed_bytes[view_of(name, is_new)] = 1 << (22 if is_new else 6)
-    levels = {name: PLANNED_LEVELS.union(found) for name, found in subscribers.radius_levels.items()}
-    text = to_lateral_sql(query, view_of, radius_levels=levels)
+    text = _text(prepared, subscribers)
 
     def plan(frames: Mapping[str, DataFrame]) -> DataFrame:
         for view, frame in frames.items():
             views.show(view, subscribers.typed(frame) if view == SUBSCRIPTIONS_VIEW else frame)
         return first_of_each_task(frame_of(prepared, text), most_rows)
 
-    return prepared.plans.run(f"{most_rows} of {text}", tables, plan, assumed_bytes)
+    return prepared.plans.run(f"{most_rows} of {text}", _tables(inputs), plan, assumed_bytes)
+
+
+def _tables(inputs: TaskInputs) -> dict[str, pa.Table]:
+    """The rows of an execution by relation."""
+    new = {view_of(name, is_new): table for (name, is_new), table in inputs.tables.items()}
+    return {SUBSCRIPTIONS_VIEW: inputs.subscriptions, **new}
+
+
+def _text(prepared: PreparedChannel, subscribers: SubscriptionFrames) -> str:
+    """The SQL of a reused plan."""
+    levels = {name: PLANNED_LEVELS.union(found) for name, found in subscribers.radius_levels.items()}
+    return prepared.plans.text(levels, lambda: to_lateral_sql(prepared.query, view_of, radius_levels=levels))
 
 
 def _plan_for(session: SparkSession, size: ExecutionSize) -> None:

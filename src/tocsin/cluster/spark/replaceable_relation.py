@@ -22,17 +22,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import _check_arrow_table_timestamps_localize, from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tocsin.cluster.store.recent_tables import COLUMN_BYTES
+
 KEPT_BYTES = 256 << 10
 """A relation keeps a table of at most this size between two jobs."""
 SHARED_BYTES = 64 << 20
 """Bytes of larger tables that stay in the JVM for the next job that reads them."""
+SHARED_SMALL_BYTES = 2 << 20
+"""Bytes of smaller ones, besides those that relations keep: many channels read the same NEW records."""
 
 Java = Any
 """An object in the JVM."""
 
 
 class SharedTables:
-    """The large tables that relations have read last, as lists of Arrow batches in the JVM. Thread-safe."""
+    """The tables that relations have read last, as lists of Arrow batches in the JVM. Thread-safe."""
 
     def __init__(self, most_bytes: int = SHARED_BYTES) -> None:
         self._most_bytes = most_bytes
@@ -58,13 +62,15 @@ class SharedTables:
                 self.size_bytes -= self._batches.popitem(last=False)[1][2]
 
 
-_shared: WeakKeyDictionary[SparkContext, SharedTables] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[SparkContext, tuple[SharedTables, SharedTables]] = WeakKeyDictionary()
 _sharing = threading.Lock()
 
 
-def shared_tables(context: SparkContext) -> SharedTables:
+def shared_tables(context: SparkContext, *, small: bool = False) -> SharedTables:
+    """The large tables of all relations, or with `small` those that relations keep too."""
     with _sharing:
-        return _shared.setdefault(context, SharedTables())
+        large_and_small = _shared.setdefault(context, (SharedTables(), SharedTables(SHARED_SMALL_BYTES)))
+        return large_and_small[small]
 
 
 @dataclass(slots=True)
@@ -79,6 +85,7 @@ class ReplaceableRelation:
     _no_batches: Java
     """Scala's empty list."""
     _tables: SharedTables
+    _small_tables: SharedTables
     _table: pa.Table | None = None
     """The present rows; None if there are none, or if they are not kept."""
 
@@ -89,8 +96,8 @@ class ReplaceableRelation:
         arrow = to_arrow_schema(schema, timezone="UTC")
         frame, plan = _frame_of(session, [_bytes(arrow.empty_table())], schema, assumed_bytes, is_one_partition=True)
         partition = plan.rdd().dependencies().head().rdd().partitions()[0]
-        tables = shared_tables(session.sparkContext)
-        return cls(frame, table.schema, schema, arrow, partition, _no_batches(session), tables)
+        large, small = (shared_tables(session.sparkContext, small=small) for small in (False, True))
+        return cls(frame, table.schema, schema, arrow, partition, _no_batches(session), large, small)
 
     def fits(self, table: pa.Table) -> bool:
         return bool(table.schema.equals(self._columns))
@@ -98,7 +105,7 @@ class ReplaceableRelation:
     def replace(self, table: pa.Table) -> None:
         """Let jobs that start from now on read this table."""
         if table is not self._table:
-            shared = self._tables.get(table)
+            shared = self._shared_by(table).get(table)
             self._set(self._sent(table) if shared is None else shared)
             self._table = table
 
@@ -112,9 +119,13 @@ class ReplaceableRelation:
         """The table as a list of Arrow batches in the JVM."""
         data = _bytes(_as_spark_reads(table, self._schema, self._arrow))
         batches = self._no_batches.prepended(data)
-        if table.nbytes > KEPT_BYTES:
-            self._tables.add(table, batches, len(data))
+        # A small table needs far more memory than its bytes.
+        more_bytes = COLUMN_BYTES * table.num_columns if table.nbytes <= KEPT_BYTES else 0
+        self._shared_by(table).add(table, batches, len(data) + more_bytes)
         return batches
+
+    def _shared_by(self, table: pa.Table) -> SharedTables:
+        return self._tables if table.nbytes > KEPT_BYTES else self._small_tables
 
     def _set(self, batches: Java) -> None:
         getattr(self._partition, "values_$eq")(batches)

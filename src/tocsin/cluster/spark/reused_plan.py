@@ -12,7 +12,7 @@ Only `cluster.spark.execution` uses it, which keeps the ordinary way for everyth
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,7 @@ class ReusedPlan:
 
     schema: pa.Schema
     relations: Mapping[str, ReplaceableRelation]
-    _batches: Java
+    batches: Java
     """The RDD of the results as Arrow batches."""
     _settings: Java
     """The session's settings as Java properties: some expressions read them inside the task."""
@@ -127,21 +127,37 @@ class ReusedPlan:
 
     def run(self, tables: Mapping[str, pa.Table]) -> pa.Table:
         """The results of the query over these tables, by relation."""
+        self.set_tables(tables)
+        parts = self.collect(self.batches, rows=sum(tables[name].num_rows for name in self.relations))
+        self.release_tables()
+        return self.results_of(parts)
+
+    def set_tables(self, tables: Mapping[str, pa.Table]) -> None:
+        """Let jobs that start from now on read these tables, by relation."""
         for name, relation in self.relations.items():
             relation.replace(tables[name])
+
+    def release_tables(self) -> None:
+        """Drop the large tables, after the job that has read them."""
+        for relation in self.relations.values():
+            relation.release()
+
+    def collect(self, batches: Java, rows: int) -> list[bytes]:
+        """The elements of an RDD of bytes, in order, with the settings of this plan's session. It reads `rows` rows."""
         properties = self._context.getLocalProperties()
         properties.putAll(self._settings)
-        rows = sum(tables[name].num_rows for name in self.relations)
         if rows <= INTERPRETED_ROWS:
             properties.setProperty(_PROJECTIONS, "NO_CODEGEN")
         try:
-            served = self._collect_and_serve(self._batches)
+            served = self._collect_and_serve(batches)
         finally:
             properties.remove(_PROJECTIONS)  # later jobs of this thread may be large
-        for relation in self.relations.values():
-            relation.release()
         with _load_from_socket(served, NoOpSerializer()) as parts:
-            read = [pa.ipc.read_record_batch(pa.py_buffer(part), self.schema) for part in parts]
+            return list(parts)
+
+    def results_of(self, parts: Sequence[bytes]) -> pa.Table:
+        """The results in these elements of `batches`."""
+        read = [pa.ipc.read_record_batch(pa.py_buffer(part), self.schema) for part in parts]
         return pa.Table.from_batches(read, self.schema)
 
 
@@ -153,10 +169,22 @@ class PlanCache:
         self._session = session
         self._key: str | None = None
         self._plan: ReusedPlan | None = None
+        self._text: tuple[object, str] | None = None
         self.usable = not depends_on_clock(query)
         """False if every execution of the channel must be planned anew."""
         self.reused = 0
         """The number of executions with a plan that an earlier one had made."""
+
+    def text(self, depends_on: object, make: Callable[[], str]) -> str:
+        """The text of the query. It is made again when what it depends on changes."""
+        if self._text is None or self._text[0] != depends_on:
+            self._text = depends_on, make()
+        return self._text[1]
+
+    def ready(self, key: str, tables: Mapping[str, pa.Table]) -> ReusedPlan | None:
+        """The plan if an earlier execution has made it for this key and these columns."""
+        is_ready = self.usable and self._plan is not None and self._key == key and self._plan.fits(tables)
+        return self._plan if is_ready else None
 
     def run(
         self,

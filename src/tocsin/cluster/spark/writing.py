@@ -7,6 +7,7 @@ file: a folder and a write intent.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,21 +17,31 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tocsin.cluster.catalog import NewFile, StoredFile
+from tocsin.cluster.catalog import NewFile, StoredFile, catalog_path
 from tocsin.cluster.spark.frames import latest_per_key, read_parquet, stored_frame
 from tocsin.cluster.sql.result_columns import BYTES, OFFSET, SEQUENCE, SUBSCRIPTION, VERSION
 from tocsin.cluster.store.filewriting import (
     SUMMARY,
     BatchWriter,
+    ResultCounter,
     copy_writer,
     from_ipc,
     records_writer,
     results_writer,
+    to_ipc,
     with_names,
 )
 from tocsin.cluster.store.merging import TARGET_BYTES
+from tocsin.cluster.store.sizes import widest_row
 from tocsin.cluster.store.storage import Storage
+from tocsin.model.cursor import execution_of, offset_of
 from tocsin.model.entities import Dataset, DatasetKind
+
+CATALOG_BYTES = 32 << 10
+"""The catalog stores the results of an execution itself if they are at most this large in memory.
+
+A file of its own would cost such an execution more than all the rest: a Parquet writer, two fsyncs, and a deletion.
+"""
 
 _REPORT = (
     "path STRING, rows BIGINT, bytes BIGINT, first BIGINT, last BIGINT, widest BIGINT, position BIGINT, "
@@ -52,6 +63,15 @@ class WrittenResults:
     """subscription, results, bytes: one row for each subscription with results."""
     short_cuts: Mapping[str, pa.Table]
     """The rows of small files by path, equal to those in the files."""
+
+    @property
+    def results(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def widest(self) -> int | None:
+        """Bytes of the widest result; None if there are no results."""
+        return max((file.widest or 0 for file in self.files), default=None)
 
 
 def write_records(frame: DataFrame, storage: Storage, prefix: str) -> WrittenRecords:
@@ -80,11 +100,25 @@ def write_few_results(results: pa.Table, storage: Storage, prefix: str, executio
     """Write the results of a small execution in the driver.
 
     Without a shuffle and a Python worker, writing takes about half as long. Writing is most of a continuous channel's
-    delay.
+    delay. Very few results go into no file at all: the commit stores them in the catalog.
     """
-    write = results_writer(storage, prefix, execution)
-    rows = write(results.sort_by(SUBSCRIPTION).to_batches())
+    ordered = results.sort_by(SUBSCRIPTION)
+    if results.num_rows and results.nbytes <= CATALOG_BYTES:
+        return _in_catalog(ordered, prefix, execution)
+    rows = results_writer(storage, prefix, execution)(ordered.to_batches())
     return _written_results([row for batch in rows for row in batch.to_pylist()])
+
+
+def _in_catalog(ordered: pa.Table, prefix: str, execution: int) -> WrittenResults:
+    """Results that the commit stores in the catalog."""
+    counted = ResultCounter()
+    (batch,) = ordered.combine_chunks().to_batches()
+    stored = pa.Table.from_batches([counted.numbered(batch, execution)])
+    content = to_ipc(stored)
+    path = catalog_path(f"{prefix}{uuid.uuid4().hex}.arrow")
+    last = execution_of(offset_of(execution) + counted.longest)
+    file = NewFile(path, stored.num_rows, len(content), execution, last, widest=widest_row(stored), content=content)
+    return WrittenResults([file], counted.table(), {path: stored})
 
 
 def first_of_each_task(frame: DataFrame, most_rows: int) -> DataFrame:
@@ -125,7 +159,7 @@ def merge_records(
 
 
 def merge_results(
-    session: SparkSession, storage: Storage, columns: StructType, files: Sequence[StoredFile], prefix: str
+    session: SparkSession, storage: Storage, columns: StructType, files: Sequence[NewFile], prefix: str
 ) -> list[NewFile]:
     """Merge files of results; `columns` are the channel's own."""
     own = [StructField(name, LongType()) for name in (SUBSCRIPTION, OFFSET, BYTES)]
@@ -136,7 +170,7 @@ def merge_results(
     return _rewrite(together.sortWithinPartitions(SUBSCRIPTION, OFFSET), storage, prefix, OFFSET)
 
 
-def _parts(files: Sequence[StoredFile]) -> int:
+def _parts(files: Sequence[NewFile]) -> int:
     return max(1, round(sum(file.bytes for file in files) / TARGET_BYTES))
 
 

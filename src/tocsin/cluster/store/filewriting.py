@@ -70,19 +70,13 @@ def results_writer(storage: Storage, prefix: str, execution: int) -> BatchWriter
     """Write an execution's results, sorted by subscription; the report has a summary and perhaps the rows."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        counted = _Counter()
+        counted = ResultCounter()
         kept: list[pa.RecordBatch] | None = []
         with _ParquetFile(storage, prefix) as file:
             for batch in batches:
                 if not batch.num_rows:
                     continue
-                numbers = batch[SUBSCRIPTION].to_numpy()
-                sizes = json_sizes(batch.drop_columns([SUBSCRIPTION]))
-                rows = counted.count(numbers, sizes)
-                stored = pa.RecordBatch.from_arrays(
-                    [batch[SUBSCRIPTION], pa.array(offset_of(execution) + rows), pa.array(sizes), *batch.columns[1:]],
-                    names=[SUBSCRIPTION, OFFSET, BYTES, *batch.schema.names[1:]],
-                )
+                stored = counted.numbered(batch, execution)
                 file.add(stored)
                 if kept is not None:
                     kept.append(stored)
@@ -158,7 +152,7 @@ _REPORT = pa.schema(
 )
 
 
-class _Counter:
+class ResultCounter:
     """Numbers the rows of each subscription and sums up their sizes, over batches sorted by subscription."""
 
     def __init__(self) -> None:
@@ -168,6 +162,15 @@ class _Counter:
         self._open: int | None = None
         self._open_rows = 0
         self.longest = 0
+
+    def numbered(self, batch: pa.RecordBatch, execution: int) -> pa.RecordBatch:
+        """The results as they are stored: with their offsets and sizes. `batch` has rows."""
+        sizes = json_sizes(batch.drop_columns([SUBSCRIPTION]))
+        rows = self.count(batch[SUBSCRIPTION].to_numpy(), sizes)
+        return pa.RecordBatch.from_arrays(
+            [batch[SUBSCRIPTION], pa.array(offset_of(execution) + rows), pa.array(sizes), *batch.columns[1:]],
+            names=[SUBSCRIPTION, OFFSET, BYTES, *batch.schema.names[1:]],
+        )
 
     def count(self, numbers: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])

@@ -10,16 +10,16 @@ garbage.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tocsin.cluster.catalog import NewFile, StoredFile
+from tocsin.cluster.catalog import NewFile, StoredFile, in_catalog
 from tocsin.cluster.sql.result_columns import OFFSET, SEQUENCE, SUBSCRIPTION, VERSION
-from tocsin.cluster.store.filewriting import copy_writer
+from tocsin.cluster.store.filewriting import copy_writer, from_ipc
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 
@@ -80,8 +80,12 @@ def merge_records_here(storage: Storage, dataset: Dataset, files: Sequence[Store
     return _write(storage, prefix, ordered, VERSION)
 
 
-def merge_results_here(storage: Storage, files: Sequence[StoredFile], prefix: str) -> list[NewFile]:
-    ordered = read_files(storage, files).sort_by([(SUBSCRIPTION, "ascending"), (OFFSET, "ascending")])
+def merge_results_here(
+    storage: Storage, contents: Mapping[str, bytes], files: Sequence[StoredFile], prefix: str
+) -> list[NewFile]:
+    """Merge results. `contents` are the bytes of the files that the catalog stores."""
+    rows = read_files(storage, files, contents)
+    ordered = rows.sort_by([(SUBSCRIPTION, "ascending"), (OFFSET, "ascending")])
     return _write(storage, prefix, ordered, OFFSET)
 
 
@@ -104,10 +108,16 @@ def latest_per_key(rows: pa.Table, dataset: Dataset) -> pa.Table:
     return rows.take(pa.array(ranks[np.sort(last)]))
 
 
-def read_files(storage: Storage, files: Sequence[StoredFile]) -> pa.Table:
-    """All rows of these files, with Tocsin's own columns. `files` is not empty."""
+def read_files(storage: Storage, files: Sequence[StoredFile], contents: Mapping[str, bytes] | None = None) -> pa.Table:
+    """All rows of these files, with Tocsin's own columns. `files` is not empty.
+
+    `contents` are the bytes of the files that the catalog stores.
+    """
     tables = []
     for file in files:
+        if in_catalog(file.path):
+            tables.append(from_ipc((contents or {})[file.path]))
+            continue
         with storage.open(file.path) as stream:
             tables.append(pq.read_table(stream))
     return concatenated(tables)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.catalog import Catalog, in_catalog
 from tocsin.cluster.store.storage import Storage
 
 
@@ -78,9 +78,11 @@ class Garbage:
         due = [
             path
             for path, dropped in self._dropped.items()
-            if seen.since_s - dropped.since_s >= self._after_s and dropped.moment < oldest
+            # Only jobs that `Readers` counts read what the catalog stores.
+            if (in_catalog(path) or seen.since_s - dropped.since_s >= self._after_s) and dropped.moment < oldest
         ]
         for path in due:
-            self._storage.delete(path)
+            if not in_catalog(path):
+                self._storage.delete(path)
         self._catalog.files.forget_garbage(due)
         return len(due)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from tocsin.cluster.catalog import Catalog, NewFile, WriteId
+from tocsin.cluster.catalog import Catalog, NewFile, WriteId, in_catalog
 from tocsin.cluster.store.readers import Readers
 from tocsin.cluster.store.storage import Storage
 from tocsin.wire.errors import Code, TocsinError
@@ -29,7 +29,8 @@ class Write:
 
     def check(self, files: Sequence[NewFile]) -> None:
         """Raise if a file that is to be committed does not exist."""
-        if missing := self.storage.missing([file.path for file in files]):
+        paths = [file.path for file in files if not in_catalog(file.path)]
+        if missing := self.storage.missing(paths):
             raise TocsinError(Code.NOT_READY, f"{missing[0]} disappeared before its commit; it is written again")
 
 
@@ -56,6 +57,18 @@ class Writes:
             if not write.committed:
                 with suppress(Exception):  # the next start deletes the intent
                     self._catalog.writes.end(write.id)
+
+    @contextmanager
+    def begin_many(self, owners: Sequence[str]) -> Iterator[list[Write]]:
+        """Open an intent for files of each of these owners, in one transaction: see `begin`."""
+        writes = [Write(write, self._storage) for write in self._catalog.writes.begin_many(owners, self._now_s())]
+        try:
+            with self._readers.reading():
+                yield writes
+        finally:
+            if open_writes := [write.id for write in writes if not write.committed]:
+                with suppress(Exception):  # the next start deletes the intents
+                    self._catalog.writes.end_many(open_writes)
 
 
 def write_of(path: str) -> WriteId:

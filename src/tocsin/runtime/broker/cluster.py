@@ -1,8 +1,8 @@
-"""A broker's client of the data cluster: it subscribes, releases, compares holds, pulls results and stores updates.
+"""A broker's client of the data cluster: it subscribes, releases, compares holds and stores updates.
 
-Subscribing and releasing are retried with growing, jittered pauses until the data cluster answers. A pull is tried
-once: the broker's logic decides when to pull again. Updates are tried once too: subscribers repeat them.
-Announcements come over their own stream (`announcements`).
+Subscribing and releasing are retried with growing, jittered pauses until the data cluster answers. Updates are tried
+once: subscribers repeat them. Announcements come over their own stream (`announcements`), and `result_fetches` pulls
+results.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 import httpx
 
 from tocsin.broker import events
-from tocsin.broker.effects import CancelFetch, Fetch, ReleaseBackend, RequestBackend, StoreUpdates
+from tocsin.broker.effects import ReleaseBackend, RequestBackend, StoreUpdates
 from tocsin.broker.hosted import BackendKey
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import fingerprint
 from tocsin.runtime.broker.announcements import AnnouncementStream
-from tocsin.runtime.broker.connecting import jittered_s, reason_of, tls_context
+from tocsin.runtime.broker.connecting import error_of, jittered_s, reason_of, tls_context
 from tocsin.runtime.broker.process import BrokerProcess
+from tocsin.runtime.broker.result_fetches import ResultFetches
 from tocsin.runtime.broker.user_proofs import UserProofs
-from tocsin.runtime.http.answers import NDJSON
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import cluster as wire
-from tocsin.wire.errors import Code, TocsinError, error_from
+from tocsin.wire.errors import Code, TocsinError
 
 AT_ONCE = 5_000
 """The most subscriptions in one request."""
@@ -35,8 +35,6 @@ COMPARE_S = 60.0
 """Pause between two comparisons of the subscriptions that both sides list."""
 SETTLED = 2
 """Comparisons in a row with a coordinator, before subscriptions that no subscriber needs are released."""
-CHUNK_BYTES = 128 << 10
-"""An event carries results of about this size, so that one large fetch does not fill a session's queue."""
 _MOST_PROOFS = 40
 """Attempts to prove a user before its subscription is refused: about ten minutes."""
 _PAGE = 10_000
@@ -70,7 +68,7 @@ class DataClusterLink:
         them.
         """
         self._tasks: set[asyncio.Task[None]] = set()
-        self._fetches: dict[int, asyncio.Task[None]] = {}
+        self.fetches = ResultFetches(process.happened, lambda: self._client, self._headers)
         self._proofs = UserProofs(process, lambda: self._client)
         self._unproven: dict[BackendKey, int] = {}
         """Requests that wait for a proof of their user → failed attempts."""
@@ -92,6 +90,7 @@ class DataClusterLink:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.fetches.stop()
         await self._client.aclose()
         await self._proofs.close()
 
@@ -188,7 +187,7 @@ class DataClusterLink:
                 self._process.happened(event)
                 self._unproven.pop(ask.key, None)
             return
-        error = _error_of(answer)
+        error = error_of(answer)
         if len(asks) > 1 and error.code != Code.UNKNOWN_CHANNEL:
             for ask in asks:  # one set of values is wrong: the others must not fail with it
                 await self._subscribe([ask])
@@ -254,7 +253,7 @@ class DataClusterLink:
     async def _get(self, path: str, query: dict[str, str | int] | None = None) -> httpx.Response:
         answer = await self._client.get(path, params=query)
         if answer.status_code != 200:
-            raise _error_of(answer)
+            raise error_of(answer)
         return answer
 
     async def _post(self, path: str, body: object) -> httpx.Response:
@@ -262,42 +261,8 @@ class DataClusterLink:
         answer = await self._client.post(path, content=wire.encode(body))
         if answer.status_code >= 500 or (answer.status_code in _RETRIED_STATUSES and not _concerns_user(answer)):
             self._client.headers.update(self._headers())  # the token's file may hold a newer one by now
-            raise _error_of(answer)
+            raise error_of(answer)
         return answer
-
-    # -- results ---------------------------------------------------------------------------------------------------
-
-    def fetch(self, effect: Fetch) -> None:
-        task = self._fetches[effect.fetch] = self._in_background(self._fetch(effect))
-        task.add_done_callback(lambda _: self._fetches.pop(effect.fetch, None))
-
-    def cancel_fetch(self, effect: CancelFetch) -> None:
-        """End the request, so that the data cluster stops reading."""
-        if (task := self._fetches.get(effect.fetch)) is not None:
-            task.cancel()
-
-    async def _fetch(self, effect: Fetch) -> None:
-        try:
-            await self._pull(effect)
-        except Exception as error:  # any error: the channel's next fetch waits for the end of this one
-            code = error.code if isinstance(error, TocsinError) else Code.NOT_READY
-            self._log.warning("cannot pull results", channel=effect.channel, reason=reason_of(error))
-            self._process.happened(events.FetchFailed(effect.fetch, code))
-
-    async def _pull(self, effect: Fetch) -> None:
-        positions: dict[str, str | None] = {identity: str(cursor) for identity, cursor in effect.positions.items()}
-        body = wire.encode(wire.ResultsRequest(effect.channel, positions))
-        async with self._client.stream("POST", wire.RESULTS, content=body, headers={"Accept": NDJSON}) as answer:
-            if answer.status_code != 200:
-                await answer.aread()
-                self._client.headers.update(self._headers())
-                raise _error_of(answer)
-            upto = wire.decode_cursor(answer.headers[wire.CURSOR_HEADER])
-            reader = ResultReader(self._process.happened, effect.fetch)
-            async for data in answer.aiter_raw():
-                reader.feed(data)
-            reader.end()
-        self._process.happened(events.FetchEnded(effect.fetch, upto))
 
     # -- records of subscribers ------------------------------------------------------------------------------------
 
@@ -332,7 +297,7 @@ class DataClusterLink:
         )
         if answer.status_code != 200:
             self._client.headers.update(self._headers())
-            raise _error_of(answer)
+            raise error_of(answer)
         return wire.decode_own_answer(answer.content).refused
 
     def _failed(self, effect: StoreUpdates, error: Exception) -> events.UpdatesFailed:
@@ -344,69 +309,10 @@ class DataClusterLink:
         return events.UpdatesFailed(effect.batch, Code.NOT_READY, message)
 
 
-class ResultReader:
-    """Turns the answer to a pull, JSON lines, into events. Groups the lines by subscription and epoch.
-
-    Only the subscription and the cursor of a line are parsed; the row stays as bytes.
-    """
-
-    def __init__(self, happened: Callable[[events.Event], None], fetch: int) -> None:
-        self._happened = happened
-        self._fetch = fetch
-        self._rest = b""
-        self._chunks: dict[tuple[SubscriptionId, int], tuple[list[int], list[bytes], list[int]]] = {}
-        """(subscription, epoch) → (offsets, rows, sizes of the lines)."""
-        self._size_bytes = 0
-
-    def feed(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._add(line)
-
-    def end(self) -> None:
-        """End the answer. Raises ValueError if the answer ends in the middle of a line."""
-        if self._rest:
-            raise ValueError("the answer ends in the middle of a line")
-        self._emit()
-
-    def _add(self, text: bytes) -> None:
-        line = wire.decode_line(text)
-        cursor = wire.decode_cursor(line.cursor)
-        if line.gap:
-            self._happened(events.GapFound(self._fetch, line.subscription, cursor))
-            return
-        chunk = self._chunks.get((line.subscription, cursor.epoch))
-        if chunk is None:
-            chunk = self._chunks[line.subscription, cursor.epoch] = ([], [], [])
-        row = bytes(line.result)
-        chunk[0].append(cursor.offset)
-        chunk[1].append(row)
-        chunk[2].append(len(text) + 1)
-        self._size_bytes += len(row)
-        if self._size_bytes >= CHUNK_BYTES:
-            self._emit()
-
-    def _emit(self) -> None:
-        chunks, self._chunks, self._size_bytes = self._chunks, {}, 0
-        for (subscription, epoch), (offsets, rows, sizes) in chunks.items():
-            self._happened(events.ResultsFetched(self._fetch, subscription, epoch, offsets, rows, sum(sizes)))
-
-
 def _concerns_user(answer: httpx.Response) -> bool:
     """True if the data cluster refuses the user that a request names. The broker's own token is valid then."""
-    return answer.status_code == 403 and _error_of(answer).code in (Code.FOREIGN_USER, Code.UNPROVEN_USER)
+    return answer.status_code == 403 and error_of(answer).code in (Code.FOREIGN_USER, Code.UNPROVEN_USER)
 
 
 def _is_unproven(answer: httpx.Response) -> bool:
-    return answer.status_code == 403 and _error_of(answer).code is Code.UNPROVEN_USER
-
-
-def _error_of(answer: httpx.Response) -> TocsinError:
-    """The error in an answer. A proxy's error counts as NOT_READY, because the data cluster did not refuse."""
-    return error_from(
-        answer.status_code,
-        answer.content,
-        retry_after=answer.headers.get("retry-after", ""),
-        fallback=Code.NOT_READY,
-        message=answer.reason_phrase,
-    )
+    return answer.status_code == 403 and error_of(answer).code is Code.UNPROVEN_USER

@@ -1,11 +1,14 @@
-"""Parts that the broker's connections to coordinator and data cluster share: back-off, TLS, reasons for the log."""
+"""Parts that the broker's connections to coordinator and data cluster share: back-off, TLS, errors in answers."""
 
 from __future__ import annotations
 
 import random
 import ssl
 
+import httpx
+
 from tocsin.model.backoff import retry_delay_s
+from tocsin.wire.errors import Code, TocsinError, error_from
 
 LONGEST_S = 15.0
 _rng = random.Random()
@@ -23,3 +26,14 @@ def tls_context(address: str, ca: str | None) -> ssl.SSLContext | None:
 
 def reason_of(error: Exception) -> str:
     return str(error) or type(error).__name__
+
+
+def error_of(answer: httpx.Response) -> TocsinError:
+    """The error in an answer. A proxy's error counts as NOT_READY, because the data cluster did not refuse."""
+    return error_from(
+        answer.status_code,
+        answer.content,
+        retry_after=answer.headers.get("retry-after", ""),
+        fallback=Code.NOT_READY,
+        message=answer.reason_phrase,
+    )

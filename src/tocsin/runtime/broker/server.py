@@ -159,8 +159,8 @@ class BrokerServer:
             effects.CallWebhook: self.webhooks.begin,
             effects.RequestBackend: self.cluster.ask,
             effects.ReleaseBackend: self.cluster.release,
-            effects.Fetch: self.cluster.fetch,
-            effects.CancelFetch: self.cluster.cancel_fetch,
+            effects.Fetch: self.cluster.fetches.fetch,
+            effects.CancelFetch: self.cluster.fetches.cancel_fetch,
             effects.StoreUpdates: self.cluster.store,
         }
         if self.coordinator is not None:

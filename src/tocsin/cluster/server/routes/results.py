@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from fastapi import APIRouter, Query, Request, Response
@@ -51,6 +52,8 @@ from tocsin.wire.errors import Code, TocsinError
 
 router = APIRouter(tags=["results"])
 
+JOINT_BYTES = 4 << 20
+"""An answer for several channels gets no further one beyond this size."""
 _LISTING_FORMS = {
     ARROW: ARROW,
     GEOJSON: GEOJSON,
@@ -79,6 +82,17 @@ async def post_results(request: Request) -> Response:
     return await _results(request, body.channel, body.subscriptions)
 
 
+@router.post(wire.JOINT_RESULTS, openapi_extra=request_body(wire.JointResultsRequest), response_class=Response)
+async def post_joint_results(request: Request) -> Response:
+    """Results of subscriptions of several channels, as far as they are in memory. Brokers request the others alone."""
+    context = require_broker_or_read(request)
+    trusted = caller_of(request).is_trusted_broker
+    body = await read_json(request, wire.JointResultsRequest, LARGE_BODY_BYTES if trusted else BODY_BYTES)
+    check_number(sum(len(one.subscriptions) for one in body.requests))
+    content = await asyncio.to_thread(_joint_results, request, context, body.requests)
+    return Response(content, headers={"Cache-Control": "no-store"}, media_type=NDJSON)
+
+
 @router.get(wire.RESULTS + "/{subscription}/{cursor}", response_class=Response)
 async def get_result(request: Request, subscription: str, cursor: str) -> Response:
     """The result with this cursor: as JSON, as a GeoJSON Feature or as a CAP alert."""
@@ -98,6 +112,22 @@ async def _results(request: Request, channel: str, cursors: dict[str, str | None
         headers[wire.GAP_HEADER] = str(len(pull.gaps))
     pieces = await asyncio.to_thread(_listing, context, pull, form)
     return StreamingResponse(pieces, headers=headers, media_type=form)
+
+
+def _joint_results(request: Request, context: ClusterContext, requests: list[wire.ResultsRequest]) -> bytes:
+    parts: list[bytes] = []
+    size_bytes = 0
+    for one in requests:
+        line, results = wire.ChannelLine(one.channel), b""
+        if size_bytes < JOINT_BYTES:
+            with suppress(TocsinError):  # the broker requests the channel by itself, and gets the error
+                pull = _open(request, context, one.channel, one.subscriptions)
+                if pull.tables is not None:
+                    results = b"".join(json_lines(context.cluster.results, pull))
+                    line = wire.ChannelLine(one.channel, str(pull.upto), results.count(b"\n"))
+        parts += [wire.encode(line), b"\n", results]
+        size_bytes += len(results)
+    return b"".join(parts)
 
 
 def _single_result(request: Request, context: ClusterContext, identity: str, text: str, form: str) -> bytes:

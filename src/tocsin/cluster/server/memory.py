@@ -1,4 +1,4 @@
-"""Freed memory goes back to the machine: the choice of Arrow's allocator, and a release from time to time.
+"""Freed memory goes back to the machine: the choice of allocators, and a release from time to time.
 
 Arrow's default allocator, mimalloc, keeps the freed pages of each thread for that thread. The data cluster's process
 has about sixty threads, and any of them may execute a channel, answer a pull or merge files. So each thread kept its
@@ -9,20 +9,38 @@ between used blocks also stays until a release, that of Python and SQLite includ
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import MutableMapping
 
 RELEASE_S = 60.0
 """Pause between two releases. One takes at most 0.1 s of a thread [measured], without Python's global lock."""
-_ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
+_ARROW_ALLOCATOR = "ARROW_DEFAULT_MEMORY_POOL"
 """Arrow's own variable. Arrow reads it once, before its first allocation."""
+_ARENAS = "MALLOC_ARENA_MAX"
+"""The C library's own variable. It is read when a process starts."""
+_MOST_ARENAS = 4
+"""Parts of the C library's memory, each with its own lock and its own gaps. Default: 8 for each core. Hadoop uses 4."""
+_M_ARENA_MAX = -8
+"""The same limit for a process that runs already, in glibc's `malloc.h`."""
 
 
 def choose_allocator(environment: MutableMapping[str, str]) -> None:
-    """Make Arrow use the C library's allocator, unless the operator has chosen one. Call it before importing Arrow.
+    """Make Arrow use the C library's allocator, with few arenas, unless the operator has chosen otherwise.
 
-    Spark's Python workers inherit the choice.
+    Call it before Arrow is imported and before threads start. Spark and its Python workers inherit the choice.
     """
-    environment.setdefault(_ALLOCATOR, "system")
+    environment.setdefault(_ARROW_ALLOCATOR, "system")
+    if _ARENAS not in environment:
+        environment[_ARENAS] = str(_MOST_ARENAS)
+        _limit_arenas(_MOST_ARENAS)
+
+
+def _limit_arenas(most: int) -> None:
+    """Limit the arenas of this process. Does nothing where the C library has no arenas."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, most)
 
 
 def release_memory() -> None:

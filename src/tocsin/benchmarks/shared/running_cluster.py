@@ -54,45 +54,66 @@ async def _pull_for_ever(cluster: Any, broker: Any, received: Received) -> None:
     loop = asyncio.get_running_loop()
     announced = asyncio.Event()
     stop_listening = cluster.announcements.listen(lambda: loop.call_soon_threadsafe(announced.set))
-    sequence = cluster.announcements.sequence
-    pulled_upto: dict[Any, Any] = {}
+    reader = _Reader(cluster, broker)
     try:
         while True:
             announced.clear()
-            news = await asyncio.to_thread(cluster.announcements.since, broker, sequence)
-            if news.sequence == sequence:
+            await asyncio.to_thread(reader.read_announcements)
+            if not reader.wanted:
                 await announced.wait()
                 continue
-            sequence = news.sequence
-            for announcement in news.announcements:
-                results = await asyncio.to_thread(_pull, cluster, announcement, pulled_upto)
-                received(announcement.channel, results, time.perf_counter())
+            channel, results = await asyncio.to_thread(reader.pull)
+            received(channel, results, time.perf_counter())
     finally:
         stop_listening()
 
 
-def _pull(cluster: Any, announcement: Any, pulled_upto: dict[Any, Any]) -> list[Any]:
-    """The results of an announced execution and of later ones, for subscriptions that have not got them yet.
+class _Reader:
+    """Pulls every announced result once, as brokers do (`broker.live_fetches`).
 
-    As brokers do: a pull returns everything from a cursor on, and `pulled_upto` has the next cursor of each
-    subscription. An announcement that comes later finds its results pulled already. A subscription that was
-    unsubscribed since has none.
+    The announcements that came during a pull are read before the next one, and a pull returns everything from the
+    cursor of each subscription on. So a channel that was announced several times is pulled once.
     """
-    from tocsin.cluster.pulling import open_pull, pulled
-    from tocsin.model.cursor import Cursor, offset_of
-    from tocsin.wire.errors import Code, TocsinError
 
-    start = Cursor(announcement.epoch, offset_of(announcement.execution))
-    wanted = [news.id for news in announcement.subscriptions if pulled_upto.get(news.id, start) <= start]
-    while wanted:
-        try:
-            pull = open_pull(cluster, announcement.channel, dict.fromkeys(wanted, str(start)))
-        except TocsinError as error:
-            if error.code is not Code.UNKNOWN_SUBSCRIPTION:
-                raise
-            known = cluster.catalog.subscriptions.numbers(announcement.channel, wanted)
-            wanted = [subscription for subscription in wanted if subscription in known]
-            continue
-        pulled_upto.update(dict.fromkeys(wanted, pull.upto))
-        return [result for part in pulled(cluster.results, pull) for result in part]
-    return []
+    def __init__(self, cluster: Any, broker: Any) -> None:
+        self._cluster = cluster
+        self._broker = broker
+        self._sequence = cluster.announcements.sequence
+        self.wanted: dict[str, dict[Any, Any]] = {}
+        """Channel → subscription → the cursor of its first result that is not pulled yet; the longest waiting first."""
+        self._pulled_upto: dict[Any, Any] = {}
+
+    def read_announcements(self) -> None:
+        from tocsin.model.cursor import Cursor, offset_of
+
+        while (news := self._cluster.announcements.since(self._broker, self._sequence)).sequence != self._sequence:
+            self._sequence = news.sequence
+            for announcement in news.announcements:
+                start = Cursor(announcement.epoch, offset_of(announcement.execution))
+                wanted = self.wanted.setdefault(announcement.channel, {})
+                for subscription in announcement.subscriptions:
+                    if self._pulled_upto.get(subscription.id, start) <= start:
+                        wanted.setdefault(subscription.id, start)
+
+    def pull(self) -> tuple[str, list[Any]]:
+        """The results of the channel that waits longest."""
+        channel = next(iter(self.wanted))
+        return channel, self._pull(channel, self.wanted.pop(channel))
+
+    def _pull(self, channel: str, wanted: dict[Any, Any]) -> list[Any]:
+        """The results of these subscriptions. One that was unsubscribed since its announcement has none."""
+        from tocsin.cluster.pulling import open_pull, pulled
+        from tocsin.wire.errors import Code, TocsinError
+
+        while wanted:
+            try:
+                pull = open_pull(self._cluster, channel, {key: str(cursor) for key, cursor in wanted.items()})
+            except TocsinError as error:
+                if error.code is not Code.UNKNOWN_SUBSCRIPTION:
+                    raise
+                known = self._cluster.catalog.subscriptions.numbers(channel, list(wanted))
+                wanted = {key: cursor for key, cursor in wanted.items() if key in known}
+                continue
+            self._pulled_upto.update(dict.fromkeys(wanted, pull.upto))
+            return [result for part in pulled(self._cluster.results, pull) for result in part]
+        return []

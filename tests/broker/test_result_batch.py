@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
+
 from tests.broker.simulated import FIRE
 from tests.broker.simulated_ends import CHANNEL
 from tocsin.broker.message_encoding import Encoding
@@ -27,3 +31,21 @@ def test_between_returns_the_results_between_two_cursors() -> None:
 def test_batch_is_encoded_once_per_encoding() -> None:
     encoded = batch(1, 2)
     assert encoded.encoded(Encoding.JSON) is encoded.encoded(Encoding.JSON)
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_footprint_is_the_memory_that_a_batch_needs(count: int) -> None:
+    def filled(number: int) -> Batch:
+        offsets = [2**40 + number * count + place for place in range(count)]
+        rows = [b"%0300d" % offset for offset in offsets]
+        made = Batch(FIRE, CHANNEL, Cursor(1, offsets[0] - 1), 1, offsets, rows)
+        made.encoded(Encoding.JSON)
+        return made
+
+    tracemalloc.start()
+    try:
+        batches = [filled(number) for number in range(100)]
+        traced_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(made.footprint_bytes for made in batches) == pytest.approx(traced_bytes, rel=0.1)

@@ -23,6 +23,9 @@ from tocsin.wire.cluster import SubscriptionNews
 
 RECENT_ROWS = 2_000_000
 """Rows of summaries kept in memory, over all executions, at 24 bytes each."""
+RECENT_EXECUTIONS = 2_000
+"""Executions kept in memory. Most have few rows, and then the objects around a summary need 4 KB and more [measured],
+so that the bound of rows alone lets the log grow for hours. A broker further behind reads the catalog."""
 PAGE = 200
 """The most executions in one answer."""
 
@@ -68,7 +71,7 @@ class AnnouncementLog:
                 self._drop_recent()
             self._recent.extend(committed)
             self._recent_rows += sum(summary.num_rows for _, summary in committed)
-            while self._recent_rows > RECENT_ROWS and len(self._recent) > 1:
+            while len(self._recent) > RECENT_EXECUTIONS or (self._recent_rows > RECENT_ROWS and len(self._recent) > 1):
                 _, old = self._recent.popleft()
                 self._recent_rows -= old.num_rows
             self.sequence = committed[-1][0].sequence

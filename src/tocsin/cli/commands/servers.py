@@ -25,7 +25,10 @@ def cluster(context: typer.Context) -> None:
     """
     import os
 
+    from tocsin.cluster.server.memory import choose_allocator
     from tocsin.cluster.server.settings import ClusterProcessSettings
+
+    choose_allocator(os.environ)
 
     def run(settings: ClusterProcessSettings, as_json: bool) -> None:
         from tocsin.cluster.server.server import ClusterServer

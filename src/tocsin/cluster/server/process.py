@@ -22,6 +22,7 @@ from tocsin.cluster.live import LiveChannel
 from tocsin.cluster.schedule import Schedule, joint_groups, phase_s, rest_s
 from tocsin.cluster.server.ingestion_watch import IngestionWatch
 from tocsin.cluster.server.lateness import LateChannel, late_channels
+from tocsin.cluster.server.memory import RELEASE_S, release_memory
 from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.spark_watch import CHECK_S, SparkWatch
 from tocsin.cluster.spark.heartbeat import SparkHeartbeat
@@ -149,6 +150,7 @@ class ClusterProcess:
             asyncio.create_task(self._drive(), name="drive"),
             asyncio.create_task(self._every(self._maintain_s, "upkeep", lambda: maintain(cluster))),
             asyncio.create_task(self._every(SWEEP_S, "sweep", OrphanSweep(cluster).sweep, at_once=True)),
+            asyncio.create_task(self._every(RELEASE_S, "release of memory", release_memory)),
             asyncio.create_task(self._every(1.0, "ingestion", self.watch.check)),
             asyncio.create_task(self._every(WARM_UP_S, "warm-up", cluster.warm_up, at_once=True)),
             asyncio.create_task(self._every(FACTS_S, "state of Spark", self._refresh_spark_facts)),

@@ -35,11 +35,11 @@ def test_small_summaries_leave_memory_after_a_number_of_executions(tmp_path: Pat
     log = log_at(tmp_path)
     first, second = summary(1), summary(1)
     first_kept, second_kept = weakref.ref(first), weakref.ref(second)
-    log.publish(execution(1), first)
-    log.publish(execution(2), second)
+    log.publish([(execution(1), first)])
+    log.publish([(execution(2), second)])
     del first, second
     for sequence in range(3, RECENT_EXECUTIONS + 2):
-        log.publish(execution(sequence), summary(1))
+        log.publish([(execution(sequence), summary(1))])
     assert first_kept() is None
     assert second_kept() is not None
 
@@ -48,8 +48,8 @@ def test_newest_summary_stays_in_memory_however_large_it_is(tmp_path: Path) -> N
     log = log_at(tmp_path)
     large = summary(RECENT_ROWS + 1)
     kept = weakref.ref(large)
-    log.publish(execution(1), large)
+    log.publish([(execution(1), large)])
     del large
     assert kept() is not None
-    log.publish(execution(2), summary(1))
+    log.publish([(execution(2), summary(1))])
     assert kept() is None

@@ -1,0 +1,225 @@
+"""`tocsin experiment epeer-live`: a burst with and without offloading, and brokers that lose capacity [ePEER ch. 4, 5].
+
+Experiments may not start processes: this module runs them (`site_world`) and hands the rows to
+`experiments.epeer_live`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from tocsin.demo.site_world import Look, Receiver, SiteLoad, SiteWorld, site_world
+from tocsin.experiments import runner
+from tocsin.experiments.epeer_live import DAMAGES, TIGHT_S, LiveSite
+from tocsin.experiments.runner import Row
+from tocsin.runtime.http.listening import loop_factory
+
+SCENARIOS: Final = ("burst", "burst-without", *DAMAGES)
+_TOLERANT_S: Final = 10.0
+_BEFORE_S: Final = 15.0
+"""Before the burst or the damage."""
+_SETTLED_S: Final = 5.0
+"""After the damage: shares and utilities count from then on."""
+_DAMAGED_S: Final = 30.0
+_DAMAGE: Final = 0.25
+_AFTER_S: Final = 10.0
+_PROTECTED: Final = ("site/00", 5.0)
+"""A topic with a guarantee, and its rate: a quiet alarm, rated lowest by all receivers."""
+
+
+def run_live(options: Mapping[str, str], out: Path, report_progress: Callable[[str], None]) -> dict[str, Any]:
+    """Run the scenarios and return the report. Options: `scenarios`, and `seconds` of a burst (90)."""
+    known = ("scenarios", "seconds")
+    if unknown := sorted(options.keys() - set(known)):
+        raise ValueError(f"epeer-live has the options {', '.join(known)}, not {', '.join(unknown)}")
+    chosen = options.get("scenarios", ",".join(SCENARIOS)).split(",")
+    if not set(chosen) <= set(SCENARIOS):
+        raise ValueError(f"scenarios are some of {', '.join(SCENARIOS)}, separated by commas")
+    rows: list[Row] = []
+    for scenario in chosen:
+        report_progress(f"{scenario}: starting a head and four edges")
+        with (
+            tempfile.TemporaryDirectory(prefix="tocsin-site-") as folder,
+            asyncio.Runner(loop_factory=loop_factory()) as loop,
+        ):
+            rows += loop.run(_run(scenario, float(options.get("seconds", 90.0)), Path(folder)))
+        facts = {key: value for key, value in rows[-1].items() if key not in ("kind", "scenario")}
+        report_progress(f"{scenario}: " + ", ".join(f"{key} {value:.3g}" for key, value in facts.items()))
+    command = "tocsin experiment epeer-live" + "".join(f" --set {name}={value}" for name, value in options.items())
+    return runner.finish(LiveSite(), 1, runner.table_of(rows), out, command)
+
+
+async def _run(scenario: str, seconds: float, folder: Path) -> list[Row]:
+    is_burst = scenario not in DAMAGES
+    load = SiteLoad() if is_burst else SiteLoad(publishers=2)
+    names = [f"site/{number:02}" for number in range(load.topics)]
+    delays_s = {name: TIGHT_S if number % 2 else _TOLERANT_S for number, name in enumerate(names)}
+    policy = "none" if scenario == "burst-without" else "drd-lb"
+    async with (
+        site_world(load, folder, policy, congestion=not is_burst) as world,
+        AsyncExitStack() as opened,
+    ):
+        await world.open(opened, delays_s, {} if is_burst else dict([_PROTECTED]))
+        tasks = [asyncio.create_task(world.publish()), asyncio.create_task(world.watch())]
+        try:
+            began_s, cpu_s = time.perf_counter(), world.cpu_s()
+            await asyncio.sleep(_BEFORE_S)
+            facts = await (_burst(world, seconds) if is_burst else _disruption(world, scenario))
+            facts["cores"] = (world.cpu_s() - cpu_s) / (time.perf_counter() - began_s)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        looks = [_look_row(scenario, began_s, look) for look in world.looks]
+    return [*looks, {"kind": "run", "scenario": scenario, **facts}]
+
+
+def _look_row(scenario: str, began_s: float, look: Look) -> Row:
+    where: Row = {"kind": "look", "scenario": scenario, "at_s": look.at_s - began_s, "edge": look.edge}
+    return where | {"used": look.used, "sent": look.sent, "waiting_s": look.waiting, "state": look.state}
+
+
+# -- a burst -----------------------------------------------------------------------------------------------------------
+
+
+async def _burst(world: SiteWorld, seconds: float) -> dict[str, float]:
+    """Double the rates of all topics at the edge with most receivers."""
+    crowded = max(world.edges, key=lambda edge: len(world.on(edge)))
+    topics = {receiver.topic for receiver in world.on(crowded)}
+    for publisher in world.publishers:
+        publisher.rate_per_s *= 2.0 if publisher.topic in topics else 1.0
+    at_s = time.perf_counter()
+    await asyncio.sleep(seconds)
+    looks = [look for look in world.looks if look.at_s >= at_s]
+    seen_s = next((look.at_s - at_s for look in looks if look.state in ("OVERLOAD", "BUSY")), None)
+    relieved_s = _relieved_s(looks, at_s)
+    moves = [(moved_s, one) for one in world.receivers for moved_s, _ in one.edges[1:] if moved_s >= at_s]
+    facts: dict[str, float] = {name: float(value) for name, value in world.wrong().items()}
+    facts |= {
+        "overload_seen_s": _or_nan(seen_s),
+        "relieved_s": _or_nan(relieved_s),
+        "highest_used_at_end": max(look.used for look in looks[-4:]),
+        "tight_p99_s": _p99(
+            latency for one in world.receivers if one.topic in _tight(world) for latency in _since(one, at_s)
+        ),
+        "moved": float(len(moves)),
+        "moved_late": float(sum(moved_s > at_s + 10.0 for moved_s, _ in moves)),
+        "longest_pause_ms": 1e3 * max((_pause_s(one, moved_s) for moved_s, one in moves), default=0.0),
+    }
+    return facts
+
+
+def _relieved_s(looks: list[Look], at_s: float) -> float | None:
+    """When every edge was at most at 0.95 and took part in no offloading, after an overload was seen."""
+    latest: dict[str, Look] = {}
+    overloaded = False
+    for look in looks:
+        latest[look.edge] = look
+        overloaded = overloaded or look.state in ("OVERLOAD", "BUSY")
+        if overloaded and all(one.used <= 0.95 and one.state != "BUSY" for one in latest.values()):
+            return look.at_s - at_s
+    return None
+
+
+def _tight(world: SiteWorld) -> set[str]:
+    return {publisher.topic for publisher in world.publishers if int(publisher.topic.rpartition("/")[2]) % 2}
+
+
+def _since(receiver: Receiver, at_s: float) -> list[float]:
+    return [latency for sent_s, latency, _ in receiver.deliveries if sent_s >= at_s]
+
+
+def _pause_s(receiver: Receiver, moved_s: float) -> float:
+    """The longest pause of a receiver around its move."""
+    return max((length for end_s, length in receiver.pauses if abs(end_s - moved_s) < 2.0), default=0.0)
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+async def _disruption(world: SiteWorld, damage: str) -> dict[str, float]:
+    """Leave each edge a quarter of its load as capacity, and repair it later."""
+    for publisher in world.publishers:
+        if publisher.topic == _PROTECTED[0]:
+            publisher.rate_per_s, publisher.utility = _PROTECTED[1] / world.load.publishers, 0.0
+    await asyncio.sleep(_SETTLED_S)
+    brokers = (await world.http.get("/v1/brokers")).json()["brokers"]
+    loads = [view["topic_load"] for view in brokers if view["broker"] in world.edges]
+    name = "out_bytes_per_s" if damage == "output" else "matched_per_s"
+    whole = max(load[name] for load in loads)
+    before_s, at_s = time.perf_counter() - _SETTLED_S, time.perf_counter()
+    await world.set_capacity(**{name: _DAMAGE * whole})
+    await asyncio.sleep(_DAMAGED_S)
+    repaired_s = time.perf_counter()
+    await world.set_capacity(**{name: None})
+    lifted_s = None
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_AFTER_S):
+            while any(one.client.limit_per_s(one.topic) is not None for one in world.publishers):
+                await asyncio.sleep(0.02)
+            lifted_s = time.perf_counter() - repaired_s
+    looks = [look for look in world.looks if at_s <= look.at_s < repaired_s]
+    settled = [look for look in looks if look.at_s >= at_s + _SETTLED_S]
+    window = (at_s + _SETTLED_S, repaired_s - 1.0)
+    facts: dict[str, float] = {name: float(value) for name, value in world.wrong().items()}
+    protected = [one for one in world.receivers if one.topic == _PROTECTED[0]]
+    facts |= {
+        "grew_until_s": _grew_until_s(looks, at_s),
+        "used_p05": _quantile([look.used for look in settled], 0.05),
+        "used_p95": _quantile([look.used for look in settled], 0.95),
+        "sent_mean": sum(look.sent for look in settled) / max(1, len(settled)),
+        "utility_per_byte_ratio": _utility(world, *window) / _utility(world, before_s, at_s),
+        "limits_lifted_s": _or_nan(lifted_s),
+        "kept_back": float(sum(one.refused for one in world.publishers)),
+        "protected_per_s": min(_rate(one, *window) for one in protected),
+    }
+    return facts
+
+
+def _grew_until_s(looks: list[Look], at_s: float) -> float:
+    """When the queues of all edges together were longest."""
+    totals: dict[float, float] = {}
+    latest: dict[str, float] = {}
+    for look in looks:
+        latest[look.edge] = look.waiting
+        totals[look.at_s] = sum(latest.values())
+    return max(totals, key=lambda moment_s: totals[moment_s]) - at_s if totals else float("nan")
+
+
+def _utility(world: SiteWorld, from_s: float, until_s: float) -> float:
+    """The mean utility of a delivered message, the protected topic excepted: all messages have the same size."""
+    rated = [
+        utility
+        for one in world.receivers
+        if one.topic != _PROTECTED[0]
+        for sent_s, _, utility in one.deliveries
+        if from_s <= sent_s < until_s
+    ]
+    return sum(rated) / len(rated) if rated else float("nan")
+
+
+def _rate(receiver: Receiver, from_s: float, until_s: float) -> float:
+    return sum(from_s <= sent_s < until_s for sent_s, _, _ in receiver.deliveries) / (until_s - from_s)
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
+def _p99(values: Iterable[float]) -> float:
+    return _quantile(list(values), 0.99)
+
+
+def _quantile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

@@ -1,0 +1,261 @@
+"""A live site under load, for `tocsin experiment epeer-live`: one head, edges, publishers and receivers.
+
+The servers are processes of their own. All clients are in this process, so that one clock times every message, and each
+has its own connections. A message carries its publisher, its number, the time at which it was sent and its utility.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from tocsin.client import RequestRefused, SessionEnded, TopicGap, TopicMessage, Topics, TopicSubscription
+from tocsin.runtime.stack.stack import Stack, StackSettings
+
+HEAD: Final = "broker-1"
+_LOOK_S: Final = 0.2
+_PAUSE_S: Final = 0.1
+"""Pauses of a receiver from this length on are kept."""
+_AT_ONCE: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLoad:
+    edges: int = 4
+    topics: int = 20
+    receivers: int = 8
+    """Per topic."""
+    rate_per_s: float = 25.0
+    """Messages per second of each topic: 1,000/s and 1 MB/s leave each edge."""
+    size_bytes: int = 1_000
+    out_bytes_per_s: float = 1.6e6
+    """The configured output of an edge."""
+    publishers: int = 1
+    """Per topic."""
+
+
+@dataclass(slots=True, eq=False)
+class Publisher:
+    topic: str
+    number: int
+    rate_per_s: float
+    utility: float
+    client: Topics
+    sent: int = 0
+    refused: int = 0
+    """Messages that a limit kept back."""
+    due_s: float = 0.0
+
+    def publish(self, size_bytes: int) -> None:
+        if not self.client.may_publish(self.topic):
+            self.refused += 1
+            return
+        self.sent += 1
+        head = b"%d %d %.6f %.3f " % (self.number, self.sent, time.perf_counter(), self.utility)
+        self.client.send(self.topic, head.ljust(size_bytes, b".")).add_done_callback(self._check)
+
+    def _check(self, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and isinstance(done.exception(), RequestRefused):
+            self.refused += 1
+
+
+@dataclass(slots=True, eq=False)
+class Receiver:
+    topic: str
+    client: Topics
+    numbers: dict[int, int] = field(default_factory=dict)
+    """Publisher → its last number."""
+    lost: int = 0
+    repeated: int = 0
+    """Repeated or reordered."""
+    gaps: int = 0
+    arrived_s: float = 0.0
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    """(end, length) of pauses."""
+    deliveries: list[tuple[float, float, float]] = field(default_factory=list)
+    """(time of sending, latency, utility) of each message."""
+    edges: list[tuple[float, str | None]] = field(default_factory=list)
+    """(time, address) whenever the broker that sends the topic changes."""
+
+    async def read(self, subscription: TopicSubscription) -> None:
+        with contextlib.suppress(SessionEnded):
+            async for item in subscription:
+                if isinstance(item, TopicMessage):
+                    self._receive(item.data, time.perf_counter())
+                elif isinstance(item, TopicGap):
+                    self.gaps += 1
+
+    def _receive(self, data: bytes, now_s: float) -> None:
+        publisher, number, sent_s, utility, _ = data.split(b" ", 4)
+        key, count = int(publisher), int(number)
+        last = self.numbers.get(key)
+        if last is not None and count <= last:
+            self.repeated += 1
+        else:
+            self.lost += 0 if last is None else count - last - 1
+            self.numbers[key] = count
+        if self.arrived_s and now_s - self.arrived_s >= _PAUSE_S:
+            self.pauses.append((now_s, now_s - self.arrived_s))
+        self.arrived_s = now_s
+        self.deliveries.append((float(sent_s), now_s - float(sent_s), float(utility)))
+
+    def note_edge(self, now_s: float) -> None:
+        address = self.client.receives_at(self.topic)
+        if address is not None and (not self.edges or self.edges[-1][1] != address):
+            self.edges.append((now_s, address))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The state of one edge at one moment, as the coordinator has it."""
+
+    at_s: float
+    edge: str
+    state: str
+    used: float
+    """Uo or Um, the larger one: the offered load as a share of the capacity."""
+    sent: float
+    """The sent bytes as a share of the capacity; 0 without a limit."""
+    waiting: float
+    """Bytes and messages that wait in the shapers, in seconds of their rates."""
+
+
+class SiteWorld:
+    def __init__(self, load: SiteLoad, stack: Stack, http: httpx.AsyncClient) -> None:
+        self.load = load
+        self.stack = stack
+        self.http = http
+        self.edges = [f"broker-{number}" for number in range(2, load.edges + 2)]
+        self.publishers: list[Publisher] = []
+        self.receivers: list[Receiver] = []
+        self.looks: list[Look] = []
+        self.addresses: dict[str, str] = {}
+
+    # -- load ----------------------------------------------------------------------------------------------------------
+
+    async def open(self, opened: AsyncExitStack, delays_s: Mapping[str, float], protected: Mapping[str, float]) -> None:
+        """Create the topics with their delay requirements and protected rates, and connect all clients."""
+        for topic, delay_s in delays_s.items():
+            body: dict[str, Any] = {"topic": topic, "delay_s": delay_s}
+            if topic in protected:
+                body["protected_per_s"] = protected[topic]
+            (await self.http.post("/v1/topics", json=body)).raise_for_status()
+        for topic in delays_s:
+            rate_per_s = self.load.rate_per_s / self.load.publishers
+            for number in range(self.load.publishers):
+                client = await opened.enter_async_context(self._client(prompt=False))
+                # Utilities of 0.1 and 0.9 in turn: a blind cut delivers 0.5 a message.
+                self.publishers.append(Publisher(topic, number, rate_per_s, 0.1 + 0.8 * (number % 2), client))
+            for first in range(0, self.load.receivers, _AT_ONCE):
+                several = range(first, min(first + _AT_ONCE, self.load.receivers))
+                await asyncio.gather(*(self._open_receiver(opened, topic) for _ in several))
+        answer = (await self.http.get("/v1/brokers")).json()
+        self.addresses = {view["broker"]: view["address"] for view in answer["brokers"]}
+
+    async def _open_receiver(self, opened: AsyncExitStack, topic: str) -> None:
+        client = await opened.enter_async_context(self._client(utility=_utility))
+        subscription = await opened.enter_async_context(client.subscribe(topic))
+        receiver = Receiver(topic, client)
+        receiver.note_edge(time.perf_counter())
+        self.receivers.append(receiver)
+        task = asyncio.create_task(receiver.read(subscription))
+        opened.callback(task.cancel)
+
+    def _client(self, **more: Any) -> Topics:
+        return Topics(self.stack.coordinator_url, token=self.stack.admin_token(), coordinates=False, **more)
+
+    async def publish(self) -> None:
+        """Publish for ever, each publisher at its rate."""
+        began_s = time.perf_counter()
+        for number, publisher in enumerate(self.publishers):
+            publisher.due_s = began_s + number / len(self.publishers) / publisher.rate_per_s
+        queue = [(publisher.due_s, number) for number, publisher in enumerate(self.publishers)]
+        heapq.heapify(queue)
+        while True:
+            due_s, number = queue[0]
+            if (wait_s := due_s - time.perf_counter()) > 0.001:
+                await asyncio.sleep(wait_s)
+            publisher = self.publishers[number]
+            publisher.publish(self.load.size_bytes)
+            heapq.heapreplace(queue, (due_s + 1.0 / publisher.rate_per_s, number))
+
+    async def watch(self) -> None:
+        """Look at the loads and at the receivers' edges for ever."""
+        while True:
+            for view in (await self.http.get("/v1/brokers")).json()["brokers"]:
+                if view["broker"] in self.edges and view["topic_load"] is not None:
+                    self.looks.append(_look(time.perf_counter(), view))
+            for receiver in self.receivers:
+                receiver.note_edge(time.perf_counter())
+            await asyncio.sleep(_LOOK_S)
+
+    async def set_capacity(self, **capacity: float | None) -> None:
+        """Change the capacity of all edges."""
+        bodies = (self.http.put(f"/v1/brokers/{edge}/capacity", json=capacity) for edge in self.edges)
+        for answer in await asyncio.gather(*bodies):
+            answer.raise_for_status()
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def on(self, edge: str) -> list[Receiver]:
+        """The receivers at an edge now."""
+        return [receiver for receiver in self.receivers if receiver.edges[-1][1] == self.addresses[edge]]
+
+    def wrong(self) -> dict[str, int]:
+        return {name: sum(getattr(one, name) for one in self.receivers) for name in ("lost", "repeated", "gaps")}
+
+    def cpu_s(self) -> float:
+        """CPU seconds of all processes, this one included."""
+        servers = [child.pid for child in self.stack.children if child.pid is not None]
+        return time.process_time() + sum(map(_cpu_s, servers))
+
+
+def _utility(message: TopicMessage) -> float:
+    return float(message.data.split(b" ", 4)[3])
+
+
+def _look(now_s: float, view: dict[str, Any]) -> Look:
+    load, capacity = view["topic_load"], view["topic_capacity"]
+    output, matched = capacity["out_bytes_per_s"], capacity["matched_per_s"]
+    waiting = load["waiting_bytes"] / output if output else 0.0
+    waiting += load["waiting_messages"] / matched if matched else 0.0
+    sent = load["sent_bytes_per_s"] / output if output else 0.0
+    return Look(now_s, view["broker"], load["state"], max(load["Uo"], load["Um"]), sent, waiting)
+
+
+def _cpu_s(process: int) -> float:
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    except OSError:
+        return float("nan")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@asynccontextmanager
+async def site_world(load: SiteLoad, folder: Path, policy: str, congestion: bool) -> AsyncIterator[SiteWorld]:
+    edge = {"role": "edge", "topic-out-bytes-per-s": str(load.out_bytes_per_s)}
+    flags = {HEAD: {"role": "head"}} | {f"broker-{number}": edge for number in range(2, load.edges + 2)}
+    coordinator = {"site-policy": policy, "topic-lease-s": "20", "suspect-s": "20", "dead-s": "40"}
+    if not congestion:
+        coordinator["no-site-congestion"] = ""
+    more: dict[str, Any] = {"free_ports": True, "data_cluster": False, "logs": folder}
+    stack = Stack(
+        StackSettings(folder, load.edges + 1, coordinator=coordinator, broker_flags=flags, **more),
+    )
+    try:
+        await stack.start()
+        headers = {"Authorization": f"Bearer {stack.admin_token()}"}
+        async with httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=30.0) as http:
+            yield SiteWorld(load, stack, http)
+    finally:
+        await stack.stop()

@@ -1,0 +1,155 @@
+"""The report of `epeer-live`: offloading and congestion control of a site, on real processes [ePEER chapters 4 and 5].
+
+An experiment may not start processes: `demo.site_scenarios` does and passes the rows. It has no simulated form of its
+own; `epeer-drd` and `epeer-fdcc` simulate the thesis' experiments.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from matplotlib.figure import Figure
+
+from tocsin.experiments import figures
+from tocsin.experiments.report import NO_CHOICE, Claim, ExperimentReport, above, at_least, at_most, equals, table
+
+TIGHT_S: Final = 1.0
+"""The delay requirement of every second topic."""
+DAMAGES: Final = ("output", "matching")
+_CHOSEN: Final = "the loads, capacities and times of the scenario"
+_NOT_RUN: Final = "the scenario was not run, or it never came so far"
+
+
+@dataclass(frozen=True)
+class LiveSite:
+    name: str = "epeer-live"
+    title: str = "A live site in a burst, and with damaged edges (ePEER, chapters 4 and 5)"
+
+    def report(self, table_: pa.Table, out: Path) -> ExperimentReport:
+        rows = table_.to_pandas()
+        runs = {row.scenario: row.dropna().to_dict() for _, row in rows[rows.kind == "run"].iterrows()}
+        metrics: dict[str, Any] = {
+            f"{scenario}.{key}": _plain(value)
+            for scenario, run in runs.items()
+            for key, value in run.items()
+            if isinstance(value, float)
+        }
+        metrics |= {key: sum(int(run[key]) for run in _without_loss(runs)) for key in ("lost", "repeated")}
+        claims = [*_burst(runs), *(claim for damage in DAMAGES for claim in _damage(damage, runs.get(damage)))]
+        files = figures.draw(out, self.name, lambda figure: _draw(figure, rows), height_in=1.9 * len(runs) + 0.7)
+        lines = [
+            (scenario, key, value)
+            for scenario, run in runs.items()
+            for key, value in run.items()
+            if key not in ("kind", "scenario")
+        ]
+        body = "## Measured\n\n" + table(("scenario", "figure", "value"), lines)
+        return ExperimentReport(metrics, claims, files, body, _NOTES)
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _without_loss(runs: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs in which no message may be missing: without relief, or with damage, slow receivers get gaps."""
+    return [run for scenario, run in runs.items() if scenario == "burst"]
+
+
+def _burst(runs: dict[str, dict[str, Any]]) -> list[Claim]:
+    run, without = runs.get("burst", {}), runs.get("burst-without", {})
+    wrong = sum(int(run[key]) for key in ("lost", "repeated", "gaps")) if run else None
+    tell: dict[str, str] = {"decided_by": _CHOSEN, "missing": _NOT_RUN}
+    return [
+        at_most("overload-seen", "[ePEER §4.4.1]", "two measurements", run.get("overload_seen_s"), 2.0, "s", **tell),
+        at_most("relieved", "ours", "all edges at most at 0.95, none BUSY", run.get("relieved_s"), 5.0, "s", **tell),
+        equals(
+            "nothing-lost",
+            "ours",
+            "lost, repeated, reordered, gaps: 0",
+            wrong,
+            0,
+            decided_by=NO_CHOICE,
+            missing=_NOT_RUN,
+        ),
+        at_most(
+            "delay-with",
+            "[ePEER §4.5]",
+            "below the requirement",
+            run.get("tight_p99_s"),
+            TIGHT_S,
+            "s, 99th percentile",
+            **tell,
+        ),
+        above(
+            "delay-without",
+            "[ePEER §4.5]",
+            "above it",
+            without.get("tight_p99_s"),
+            TIGHT_S,
+            "s, 99th percentile",
+            **tell,
+        ),
+        at_most("pause-of-a-move", "ours", "0.25 s", run.get("longest_pause_ms"), 250.0, "ms", **tell),
+        at_least("receivers-moved", "ours", "the burst moves receivers", run.get("moved"), 1.0, "", **tell),
+        equals("no-further-offload", "ours", "none after 10 s", run.get("moved_late"), 0, **tell),
+        at_most("cores", "ours", "below one core", run.get("cores"), 1.0, "cores, clients included", **tell),
+    ]
+
+
+def _damage(damage: str, found: dict[str, Any] | None) -> list[Claim]:
+    run = found or {}
+    tell: dict[str, str] = {"decided_by": _CHOSEN, "missing": _NOT_RUN}
+    return [
+        at_most(f"queues-stop-growing-{damage}", "ours", "within 3 s", run.get("grew_until_s"), 3.0, "s", **tell),
+        at_least(f"used-low-{damage}", "ours", "0.80 to 0.95", run.get("used_p05"), 0.80, "5th percentile", **tell),
+        at_most(f"used-high-{damage}", "ours", "0.80 to 0.95", run.get("used_p95"), 0.95, "95th percentile", **tell),
+        at_least(
+            f"utility-per-byte-{damage}",
+            "[ePEER §5.3]",
+            "more than a blind cut",
+            run.get("utility_per_byte_ratio"),
+            1.5,
+            "of what was offered",
+            **tell,
+        ),
+        at_most(
+            f"limits-lifted-{damage}",
+            "ours",
+            "within 2 s after the repair",
+            run.get("limits_lifted_s"),
+            2.0,
+            "s",
+            **tell,
+        ),
+        at_least(f"protected-{damage}", "ours", "5 messages/s", run.get("protected_per_s"), 4.75, "messages/s", **tell),
+    ]
+
+
+def _draw(figure: Figure, rows: Any) -> None:
+    scenarios = list(rows[rows.kind == "run"].scenario)
+    panels = figure.subplots(len(scenarios), 1, squeeze=False)[:, 0]
+    for axes, scenario in zip(panels, scenarios, strict=True):
+        looks = rows[(rows.kind == "look") & (rows.scenario == scenario)]
+        for edge, own in looks.groupby("edge"):
+            axes.plot(own.at_s, own.used, linewidth=1.2, label=edge)
+        axes.axhline(0.95, color=figures.GREY, linewidth=0.8, linestyle="--")
+        axes.set_ylabel(f"{scenario}\nload ÷ capacity")
+        axes.set_ylim(0, None)
+    panels[-1].set_xlabel("time (s)")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+
+
+_NOTES: Final = (
+    "One head and four edges, 20 topics with 8 receivers each, 1 kB messages: about 1,000 messages and 1 MB leave each "
+    "edge per second. Every second topic requires a delay of 1 s, the others 10 s. In the burst, the topics of the "
+    "edge with most receivers send twice as much.",
+    "With damage, each topic has two publishers whose messages are rated 0.1 and 0.9. The same cut made blindly would "
+    "deliver what was offered before, so the ratio compares with that. The protected topic is rated 0 by all.",
+    "The load of an edge is what is offered to it, so it exceeds 1 in an overload.",
+)

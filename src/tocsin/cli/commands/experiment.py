@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -12,6 +13,11 @@ from tocsin.cli.console import AsJson, note
 
 NOT_JUDGED: Final = 3
 """The exit code of an experiment that could not judge every claim. 0: all were judged; 1: it failed; 2: wrong usage."""
+
+
+SITE: Final = "epeer-live"
+"""It runs on real processes only."""
+_SITE_TITLE: Final = "A live site in a burst, and with damaged edges (ePEER, chapters 4 and 5)"
 
 
 def register(app: typer.Typer) -> None:
@@ -49,10 +55,15 @@ def experiment(
         _list(as_json)
         return
     try:
-        chosen = runner.find(name)
         options = _options(set_ or [])
-        folder = out or Path("out", "experiments", f"{chosen.name}-live" if live else chosen.name)
-        report = _run_live(chosen, folder, options, minutes, topics) if live else _run(chosen, runs, folder, options)
+        if name == SITE:
+            live, folder = True, out or Path("out", "experiments", SITE)
+            report = _run_site(folder, options)
+        else:
+            chosen = runner.find(name)
+            folder = out or Path("out", "experiments", f"{chosen.name}-live" if live else chosen.name)
+            run_live = partial(_run_live, minutes=minutes, topics=topics)
+            report = run_live(chosen, folder, options) if live else _run(chosen, runs, folder, options)
     except (runner.UnknownExperiment, ValueError) as error:
         note(f"tocsin experiment: {error}")
         raise typer.Exit(2) from None
@@ -74,15 +85,13 @@ def _list(as_json: bool) -> None:
 
     experiments = [runner.find(name) for name in runner.names()]
     if as_json:
-        print(
-            json.dumps(
-                [{"name": entry.name, "title": entry.title, "runs": entry.default_runs} for entry in experiments]
-            )
-        )
+        listed = [{"name": entry.name, "title": entry.title, "runs": entry.default_runs} for entry in experiments]
+        print(json.dumps([*listed, {"name": SITE, "title": _SITE_TITLE, "runs": 1}]))
         return
     width = max((len(entry.name) for entry in experiments), default=0)
     for entry in experiments:
         print(f"{entry.name:<{width}}  {entry.title} (default: {entry.default_runs} runs)")
+    print(f"{SITE:<{width}}  {_SITE_TITLE} (on real processes)")
 
 
 def _options(pairs: list[str]) -> dict[str, str]:
@@ -127,6 +136,15 @@ def _run_live(chosen: Any, folder: Path, options: dict[str, str], minutes: float
     if chosen.name != "bad-testbed":
         return topic_loops.run_live(chosen.name, minutes or 10.0, options, folder, note)
     return testbed.run_live(minutes or 3.0, options, folder, note)
+
+
+def _run_site(folder: Path, options: dict[str, str]) -> dict[str, Any]:
+    from tocsin.demo import site_scenarios
+    from tocsin.runtime.http.logs import configure_logs
+
+    configure_logs("error")
+    folder.mkdir(parents=True, exist_ok=True)
+    return site_scenarios.run_live(options, folder, note)
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -102,12 +102,11 @@ def test_joint_execution_is_one_job_and_one_announcement(alike: DataCluster) -> 
     announced: list[int] = []
     alike.announcements.listen(lambda: announced.append(alike.announcements.sequence))
     tracker = alike.spark.sparkContext.statusTracker()
-    before = len(tracker.getJobIdsForGroup())
     publish(alike, "Reports", [report("a"), report("b", severity=2), report("c", "flood")])
-    ingested = len(tracker.getJobIdsForGroup())
+    ingested = set(tracker.getJobIdsForGroup())
     sequence = alike.announcements.sequence
     outcome = alike.execute_together(NAMES)
-    assert len(tracker.getJobIdsForGroup()) == ingested + 1 >= before + 1
+    assert len(set(tracker.getJobIdsForGroup()) - ingested) == 1  # Spark forgets old jobs at any time
     assert [execution and execution.results for execution in outcome.done.values()] == [2, 2, 1]
     assert announced == [sequence + 3]
     news = alike.announcements.since(NORTH, sequence).announcements

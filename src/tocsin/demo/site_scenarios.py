@@ -59,8 +59,7 @@ def run_live(options: Mapping[str, str], out: Path, report_progress: Callable[[s
 async def _run(scenario: str, seconds: float, folder: Path) -> list[Row]:
     is_burst = scenario not in DAMAGES
     load = SiteLoad() if is_burst else SiteLoad(publishers=2)
-    names = [f"site/{number:02}" for number in range(load.topics)]
-    delays_s = {name: TIGHT_S if number % 2 else _TOLERANT_S for number, name in enumerate(names)}
+    delays_s = {name: TIGHT_S if name in _tight(load) else _TOLERANT_S for name in _names(load)}
     policy = "none" if scenario == "burst-without" else "drd-lb"
     async with (
         site_world(load, folder, policy, congestion=not is_burst) as world,
@@ -110,7 +109,7 @@ async def _burst(world: SiteWorld, seconds: float) -> dict[str, float]:
         "relieved_s": _or_nan(relieved_s),
         "highest_used_at_end": max(look.used for look in looks[-4:]),
         "tight_p99_s": _p99(
-            latency for one in world.receivers if one.topic in _tight(world) for latency in _since(one, at_s)
+            latency for one in world.receivers if one.topic in _tight(world.load) for latency in _since(one, at_s)
         ),
         "moved": float(len(moves)),
         "moved_late": float(sum(moved_s > at_s + 10.0 for moved_s, _ in moves)),
@@ -131,8 +130,13 @@ def _relieved_s(looks: list[Look], at_s: float) -> float | None:
     return None
 
 
-def _tight(world: SiteWorld) -> set[str]:
-    return {publisher.topic for publisher in world.publishers if int(publisher.topic.rpartition("/")[2]) % 2}
+def _names(load: SiteLoad) -> list[str]:
+    return [f"site/{number:02}" for number in range(load.topics)]
+
+
+def _tight(load: SiteLoad) -> set[str]:
+    """Topics with the shorter delay requirement. Topics go to the edges in turn, so that each edge has both kinds."""
+    return {name for number, name in enumerate(_names(load)) if number // load.edges % 2}
 
 
 def _since(receiver: Receiver, at_s: float) -> list[float]:

@@ -32,6 +32,9 @@ from tocsin.wire.site_link import LimitPublishers, PublisherRate, PublisherRates
 _ROUND_S = 1.0
 _ANSWER_S = 0.5
 """Time that homes have to report their publishers."""
+_MOST_FRAME_BYTES = 200.0
+"""Most bytes that a frame adds to a message. Receivers that moved within the second of a measurement would make a
+message look larger."""
 _RATED_S = 3_600.0
 """A publisher without ratings for so long loses its utility. A quiet alarm keeps its utility longer than it is quiet,
 and PROTECTED guarantees its rate anyway."""
@@ -167,8 +170,15 @@ class SiteCongestion:
             subscribers += copies[record.home] - len(edges)  # receivers at the home itself
         offered = sum(rate.offered_per_s for rate in rates)
         size_bytes = sum(rate.offered_per_s * rate.size_bytes for rate in rates) / offered if offered > 0.0 else 0.0
+        size_bytes = max(size_bytes, min(self._sent_bytes(topic, edges), size_bytes + _MOST_FRAME_BYTES))
         publishers = tuple(self._publisher(topic, rate) for rate in rates)
         return TopicView(topic, size_bytes, subscribers, copies, publishers, record.protected_per_s or 0.0)
+
+    def _sent_bytes(self, topic: TopicName, edges: Iterable[BrokerId]) -> float:
+        """The bytes in which edges send a message to a receiver: its frame counts against their output too."""
+        loads = [load for edge in edges if (load := self._loads.topics(edge).get(topic)) is not None]
+        sent = [(load.out_bytes_per_s, load.matched_per_s * load.receivers) for load in loads]
+        return max((bytes_per_s / messages for bytes_per_s, messages in sent if messages > 0.0), default=0.0)
 
     def _publisher(self, topic: TopicName, rate: PublisherRate) -> PublisherView:
         name = publisher_name(topic, rate.publisher)

@@ -44,8 +44,8 @@ def test_overloaded_edge_is_relieved_without_loss(tmp_path: Path) -> None:
             for number, topic in enumerate(TOPICS):
                 await network.create(topic, within_s=None, delay_s=float(1 + number))
             readers = [await opened.enter_async_context(reader(network, topic)) for topic in TOPICS for _ in range(3)]
-            for topic in TOPICS:
-                await redirect(network, topic, STANDBY, EDGE)
+            for number, reading in enumerate(readers):
+                await redirect(network, TOPICS[number // 3], STANDBY, EDGE, reading)
             publishers = [await opened.enter_async_context(publishing(network, topic, 50.0)) for topic in TOPICS]
             await asyncio.sleep(1.0)
             await until(network, lambda now: output(now, EDGE) > 5_000.0 and output(now, STANDBY) < 100.0)

@@ -64,17 +64,35 @@ def _claims(runs: dict[str, dict[str, Any]]) -> list[Claim]:
     claims = _burst(runs["burst"]) if "burst" in runs else []
     if (without := runs.get("burst-without")) is not None:
         delay_s = without.get("tight_p99_s")
-        unit, tell = "s, 99th percentile", {"decided_by": _CHOSEN, "missing": _NEVER}
-        claims.append(above("delay-without", "[ePEER §4.5]", "above the requirement", delay_s, TIGHT_S, unit, **tell))
+        seed, unit = "above the requirement", "s, 99th percentile"
+        source, own = "[ePEER §4.5]", "the loads and capacities of the scenario"
+        claims.append(above("delay-without", source, seed, delay_s, TIGHT_S, unit, decided_by=own, missing=_NEVER))
     return claims + [claim for damage in DAMAGES if damage in runs for claim in _damage(damage, runs[damage])]
 
 
 def _burst(run: dict[str, Any]) -> list[Claim]:
     wrong = sum(int(run[key]) for key in ("lost", "repeated", "gaps"))
-    tell: dict[str, str] = {"decided_by": _CHOSEN, "missing": _NEVER}
     return [
-        at_most("overload-seen", "[ePEER §4.4.1]", "two measurements", run.get("overload_seen_s"), 2.0, "s", **tell),
-        at_most("relieved", "ours", "all edges at most at 0.95, none BUSY", run.get("relieved_s"), 5.0, "s", **tell),
+        at_most(
+            "overload-seen",
+            "[ePEER §4.4.1]",
+            "two measurements",
+            run.get("overload_seen_s"),
+            2.0,
+            "s",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
+        at_most(
+            "relieved",
+            "ours",
+            "all edges at most at 0.95, none BUSY",
+            run.get("relieved_s"),
+            5.0,
+            "s",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
         equals(
             "nothing-lost",
             "ours",
@@ -90,21 +108,83 @@ def _burst(run: dict[str, Any]) -> list[Claim]:
             run.get("tight_p99_s"),
             TIGHT_S,
             "s, 99th percentile",
-            **tell,
+            decided_by=_CHOSEN,
+            missing=_NEVER,
         ),
-        at_most("pause-of-a-move", "ours", "0.25 s", run.get("longest_pause_ms"), 250.0, "ms", **tell),
-        at_least("receivers-moved", "ours", "the burst moves receivers", run.get("moved"), 1.0, "", **tell),
-        equals("no-further-offload", "ours", "none after 10 s", run.get("moved_late"), 0, **tell),
-        at_most("cores", "ours", "below one core", run.get("cores"), 1.0, "cores, clients included", **tell),
+        at_most(
+            "pause-of-a-move",
+            "ours",
+            "0.25 s",
+            run.get("longest_pause_ms"),
+            250.0,
+            "ms",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
+        at_least(
+            "receivers-moved",
+            "ours",
+            "the burst moves receivers",
+            run.get("moved"),
+            1.0,
+            "",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
+        equals(
+            "no-further-offload",
+            "ours",
+            "none after 10 s",
+            run.get("moved_late"),
+            0,
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
+        at_most(
+            "cores",
+            "ours",
+            "below one core",
+            run.get("cores"),
+            1.0,
+            "cores, clients included",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
     ]
 
 
 def _damage(damage: str, run: dict[str, Any]) -> list[Claim]:
-    tell: dict[str, str] = {"decided_by": _CHOSEN, "missing": _NEVER}
     return [
-        at_most(f"queues-stop-growing-{damage}", "ours", "within 3 s", run.get("grew_until_s"), 3.0, "s", **tell),
-        at_least(f"used-low-{damage}", "ours", "0.80 to 0.95", run.get("used_p05"), 0.80, "5th percentile", **tell),
-        at_most(f"used-high-{damage}", "ours", "0.80 to 0.95", run.get("used_p95"), 0.95, "95th percentile", **tell),
+        at_most(
+            f"queues-stop-growing-{damage}",
+            "ours",
+            "within 3 s",
+            run.get("grew_until_s"),
+            3.0,
+            "s",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
+        at_least(
+            f"used-low-{damage}",
+            "ours",
+            "0.80 to 0.95",
+            run.get("used_p05"),
+            0.80,
+            "5th percentile",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
+        at_most(
+            f"used-high-{damage}",
+            "ours",
+            "0.80 to 0.95",
+            run.get("used_p95"),
+            0.95,
+            "95th percentile",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
         at_least(
             f"utility-per-byte-{damage}",
             "[ePEER §5.3]",
@@ -112,7 +192,8 @@ def _damage(damage: str, run: dict[str, Any]) -> list[Claim]:
             run.get("utility_per_byte_ratio"),
             1.5,
             "of what was offered",
-            **tell,
+            decided_by=_CHOSEN,
+            missing=_NEVER,
         ),
         at_most(
             f"limits-lifted-{damage}",
@@ -121,9 +202,19 @@ def _damage(damage: str, run: dict[str, Any]) -> list[Claim]:
             run.get("limits_lifted_s"),
             2.0,
             "s",
-            **tell,
+            decided_by=_CHOSEN,
+            missing=_NEVER,
         ),
-        at_least(f"protected-{damage}", "ours", "5 messages/s", run.get("protected_per_s"), 4.75, "messages/s", **tell),
+        at_least(
+            f"protected-{damage}",
+            "ours",
+            "5 messages/s",
+            run.get("protected_per_s"),
+            4.75,
+            "messages/s",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
     ]
 
 

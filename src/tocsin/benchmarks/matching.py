@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -31,6 +29,7 @@ from typing import Annotated, Any
 import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
+from tocsin.benchmarks.shared.processes import run_load
 from tocsin.benchmarks.shared.topic_servers import matching_broker
 
 WARM_UP_S = 0.3
@@ -96,20 +95,9 @@ async def measure(levels: Sequence[Sequence[int]], seconds: float, rounds: int, 
 
 async def _run_load(task: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Raises if a message is missing or out of order."""
-    path = folder / "load.json"
-    path.write_text(json.dumps(task), encoding="utf-8")
-    program = (sys.executable, "-m", "tocsin.benchmarks.shared.matching_load", str(path))
-    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
+    figures = await run_load("matching_load", task, folder, LIMIT_S)
+    if figures is None:
         raise RuntimeError("the broker did not deliver every message in order; see above")
-    figures: dict[str, Any] = json.loads(output)
     return figures
 
 

@@ -17,10 +17,8 @@ limit of the CPU, and `extrapolated` is true: in that row most frames have one m
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from typing import Annotated, Any
 import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
+from tocsin.benchmarks.shared.processes import run_load
 from tocsin.benchmarks.shared.topic_servers import TopicServer, topic_servers
 
 FIRST_PER_S = 2_000.0
@@ -136,22 +135,12 @@ async def _measure(
     task = asdict(server) | {"payload_bytes": payload, "subscribers": count, "acknowledged": False}
     task |= {"burst": math.ceil(in_per_s / FRAMES_PER_S), "rate_per_s": in_per_s}
     task |= {"seconds": seconds, "warm_up_s": WARM_UP_S}
-    path = folder / "load.json"
-    path.write_text(json.dumps(task), encoding="utf-8")
-    arguments = (sys.executable, "-m", "tocsin.benchmarks.shared.topic_load", str(path))
-    process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
     try:
-        async with asyncio.timeout(LIMIT_S):
-            output, _ = await process.communicate()
+        found = await run_load("topic_load", task, folder, LIMIT_S)
     except TimeoutError:
         return None
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
+    if found is None:
         return None
-    found = json.loads(output)
     took_s = found["took_s"]
     rates = found["messages"] / took_s, found["deliveries"] / took_s, found["cpu_s"] / took_s
     return Step(count, *rates, found["p50_s"], found["p99_s"], found["late_s_p99"])

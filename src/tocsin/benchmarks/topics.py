@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import statistics
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
@@ -33,6 +31,7 @@ import typer
 from tocsin.benchmarks.shared.harness import announce, command, temporary_folder
 from tocsin.benchmarks.shared.machine import described_machine, program_version
 from tocsin.benchmarks.shared.persistent_topics import PersistentRow, measure_persistent
+from tocsin.benchmarks.shared.processes import run_load
 from tocsin.benchmarks.shared.topic_servers import TopicServer, topic_servers
 
 BURST = 20
@@ -135,21 +134,10 @@ async def _measure(row: Row, server: TopicServer, seconds: float, folder: Path) 
 
 async def _run_load(load: str, task: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Raises if a message or an acknowledgement is missing, or a message is out of order."""
-    path = folder / "load.json"
-    path.write_text(json.dumps(task), encoding="utf-8")
-    command = (sys.executable, "-m", f"tocsin.benchmarks.shared.{load}", str(path))
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
+    figures = await run_load(load, task, folder, LIMIT_S)
+    if figures is None:
         raise RuntimeError(f"{task['server']} did not deliver or acknowledge every message in order; see above")
-    measured: dict[str, Any] = json.loads(output)
-    return measured
+    return figures
 
 
 def summary(row: Row, measured: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from tocsin.demo.site_world import Look, Receiver, SiteLoad, SiteWorld, site_world
 from tocsin.experiments import runner
 from tocsin.experiments.epeer_live import DAMAGES, TIGHT_S, LiveSite
@@ -108,8 +110,9 @@ async def _burst(world: SiteWorld, seconds: float) -> dict[str, float]:
         "overload_seen_s": _or_nan(seen_s),
         "relieved_s": _or_nan(relieved_s),
         "highest_used_at_end": max(look.used for look in looks[-4:]),
-        "tight_p99_s": _p99(
-            latency for one in world.receivers if one.topic in _tight(world.load) for latency in _since(one, at_s)
+        "tight_p99_s": _quantile(
+            (latency for one in world.receivers if one.topic in _tight(world.load) for latency in _since(one, at_s)),
+            0.99,
         ),
         "moved": float(len(moves)),
         "moved_late": float(sum(moved_s > at_s + 10.0 for moved_s, _ in moves)),
@@ -220,10 +223,6 @@ def _or_nan(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def _p99(values: Iterable[float]) -> float:
-    return _quantile(list(values), 0.99)
-
-
-def _quantile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+def _quantile(values: Iterable[float], share: float) -> float:
+    found = list(values)
+    return float(np.quantile(found, share)) if found else float("nan")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,6 +20,7 @@ import httpx
 
 from tocsin.client import RequestRefused, SessionEnded, TopicGap, TopicMessage, Topics, TopicSubscription
 from tocsin.runtime.stack.stack import Stack, StackSettings
+from tocsin.runtime.stack.supervisor import cpu_time_s
 
 HEAD: Final = "broker-1"
 _LOOK_S: Final = 0.2
@@ -224,7 +224,7 @@ class SiteWorld:
     def cpu_s(self) -> float:
         """CPU seconds of all processes, this one included."""
         servers = [child.pid for child in self.stack.children if child.pid is not None]
-        return time.process_time() + sum(map(_cpu_s, servers))
+        return time.process_time() + sum(map(cpu_time_s, servers))
 
 
 def _utility(message: TopicMessage) -> float:
@@ -238,14 +238,6 @@ def _look(now_s: float, view: dict[str, Any]) -> Look:
     waiting += load["waiting_messages"] / matched if matched else 0.0
     sent = load["sent_bytes_per_s"] / output if output else 0.0
     return Look(now_s, view["broker"], load["state"], max(load["Uo"], load["Um"]), sent, waiting)
-
-
-def _cpu_s(process: int) -> float:
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    except OSError:
-        return float("nan")
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager

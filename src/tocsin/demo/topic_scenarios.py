@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -29,6 +28,7 @@ from tocsin.model.ids import BrokerId, TopicName
 from tocsin.policies.topics.types import TopicMoveReason
 from tocsin.runtime.stack.distance import EmulatedDistance, RelayError
 from tocsin.runtime.stack.stack import Stack, StackSettings
+from tocsin.runtime.stack.supervisor import cpu_time_s
 from tocsin.sim.kernel import Kernel
 from tocsin.sim.topics.control import Episode, MoveMade
 from tocsin.sim.topics.deliveries import Deliveries, SimulatedMessage
@@ -329,15 +329,6 @@ class _Run:
         servers = [child.pid for child in self.stack.children if child.pid is not None]
         return {
             "measuring": time.process_time(),
-            "relay": _cpu_s(self.distance.pid),
-            "servers": sum(_cpu_s(process) for process in servers),
+            "relay": cpu_time_s(self.distance.pid),
+            "servers": sum(map(cpu_time_s, servers)),
         }
-
-
-def _cpu_s(process: int) -> float:
-    """User and system time of a process; not a number where there is no /proc."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    except OSError:
-        return float("nan")
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tocsin.broker.topics.effects import Send
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.model.ids import BrokerId, TopicName
-from tocsin.runtime.broker.egress import WAKE_S, Connection, Egress
+from tocsin.runtime.broker.egress import Connection, Egress
+from tocsin.runtime.broker.pace import WAKE_S
 from tocsin.wire import topic as wire
 
 T = TopicName("t")

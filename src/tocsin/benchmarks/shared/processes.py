@@ -22,6 +22,26 @@ def cpu_time_s(process: Any) -> float:
     return float(times.user + times.system)
 
 
+async def run_load(module: str, task: dict[str, Any], folder: Path, limit_s: float) -> dict[str, Any] | None:
+    """Run a load of `benchmarks.shared` in a process of its own; returns its figures, or None if it failed.
+
+    Raises TimeoutError if it takes longer than `limit_s`.
+    """
+    path = folder / "load.json"
+    path.write_text(json.dumps(task), encoding="utf-8")
+    command = (sys.executable, "-m", f"tocsin.benchmarks.shared.{module}", str(path))
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        async with asyncio.timeout(limit_s):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    figures: dict[str, Any] | None = None if process.returncode else json.loads(output)
+    return figures
+
+
 class MemoryWatch:
     """The highest resident memory of this process and all its children, sampled four times a second."""
 

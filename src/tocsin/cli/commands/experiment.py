@@ -17,7 +17,6 @@ NOT_JUDGED: Final = 3
 
 SITE: Final = "epeer-live"
 """It runs on real processes only."""
-_SITE_TITLE: Final = "A live site in a burst, and with damaged edges (ePEER, chapters 4 and 5)"
 
 
 def register(app: typer.Typer) -> None:
@@ -82,16 +81,17 @@ def experiment(
 
 def _list(as_json: bool) -> None:
     from tocsin.experiments import runner
+    from tocsin.experiments.epeer_live import LiveSite
 
     experiments = [runner.find(name) for name in runner.names()]
     if as_json:
         listed = [{"name": entry.name, "title": entry.title, "runs": entry.default_runs} for entry in experiments]
-        print(json.dumps([*listed, {"name": SITE, "title": _SITE_TITLE, "runs": 1}]))
+        print(json.dumps([*listed, {"name": SITE, "title": LiveSite.title, "runs": 1}]))
         return
     width = max((len(entry.name) for entry in experiments), default=0)
     for entry in experiments:
         print(f"{entry.name:<{width}}  {entry.title} (default: {entry.default_runs} runs)")
-    print(f"{SITE:<{width}}  {_SITE_TITLE} (on real processes)")
+    print(f"{SITE:<{width}}  {LiveSite.title} (on real processes)")
 
 
 def _options(pairs: list[str]) -> dict[str, str]:

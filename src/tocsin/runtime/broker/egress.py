@@ -17,14 +17,12 @@ from typing import Protocol
 from tocsin.broker.topics.effects import Send
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.policies.sites.shaping import Shaper
+from tocsin.runtime.broker.pace import CallLater, Pace
 from tocsin.wire import topic as wire
 
 STREAM = frozenset({wire.Messages, wire.Gap, wire.ReceiverAttached, wire.Moved, wire.Ended, wire.Detached})
 """What a receiver must get in order. Answers, acknowledgements, beats, `moving`, `redirect` and `closing` do not wait:
 clients must be able to leave a slow broker."""
-WAKE_S = 0.005
-"""Shortest pause between two releases. Frames that become due in between leave together: less work, the same rate."""
-CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class Connection(Protocol):
@@ -59,19 +57,17 @@ class Egress:
         self._queue_bytes = queue_bytes
         self._connections = connections
         self._now_s = now_s
-        self._call_later = call_later
         self._report_blocked = report_blocked
         self._shaper: Shaper[_Frame] = Shaper(rate_per_s, now_s())
         self._waiting: dict[ConnectionId, int] = {}
         """Bytes that wait for each connection that has any."""
         self._blocked: set[ConnectionId] = set()
-        self._is_awake = False
-        """True if `_wake` is scheduled."""
+        self._pace = Pace(self._shaper, self._write, now_s, call_later)
 
     def set_rate(self, rate_per_s: float) -> None:
         """Change the rate now. Frames that wait keep their order."""
         self._write(self._shaper.set_rate(rate_per_s, self._now_s()))
-        self._schedule()
+        self._pace.schedule()
 
     def send(self, effect: Send) -> None:
         kind = type(effect.message)
@@ -111,7 +107,7 @@ class Egress:
                 self._count(frame)
             if ready:
                 self._write(ready)
-        self._schedule()
+        self._pace.schedule()
 
     def _count(self, frame: _Frame) -> None:
         """Count a frame that waits. Blocked connections are reported when their receivers' messages are sent."""
@@ -162,16 +158,3 @@ class Egress:
                 connection.write(data)
                 written += 1
         return written
-
-    # -- time ----------------------------------------------------------------------------------------------------------
-
-    def _schedule(self) -> None:
-        if self._is_awake or (next_s := self._shaper.next_s()) is None:
-            return
-        self._is_awake = True
-        self._call_later(max(WAKE_S, next_s - self._now_s()), self._wake)
-
-    def _wake(self) -> None:
-        self._is_awake = False
-        self._write(self._shaper.release(self._now_s()))
-        self._schedule()

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 
 from tocsin.policies.sites.shaping import Shaper
-from tocsin.runtime.broker.egress import WAKE_S, CallLater
+from tocsin.runtime.broker.pace import CallLater, Pace
 
 MOST_S = 5.0
 """The queue is full with so many seconds of the rate. The coordinator needs two or three seconds to see an overload and
@@ -33,9 +33,8 @@ class Matching:
         self.on_room: dict[object, Callable[[], None]] = {}
         """Called, and removed, when the queue is not full any more."""
         self._now_s = now_s
-        self._call_later = call_later
         self._shaper: Shaper[_Waiting] = Shaper(rate_per_s, now_s())
-        self._is_awake = False
+        self._pace = Pace(self._shaper, self._deliver, now_s, call_later)
 
     @property
     def is_full(self) -> bool:
@@ -52,13 +51,13 @@ class Matching:
         self.waiting_messages += messages
         self.waiting_bytes += size_bytes
         self._deliver(self._shaper.offer((deliver, messages, size_bytes), messages, self._now_s()))
-        self._schedule()
+        self._pace.schedule()
         return not len(self._shaper)
 
     def set_rate(self, rate_per_s: float) -> None:
         """Change the rate now. Messages that wait keep their order."""
         self._deliver(self._shaper.set_rate(rate_per_s, self._now_s()))
-        self._schedule()
+        self._pace.schedule()
 
     def _deliver(self, ready: list[_Waiting]) -> None:
         for deliver, messages, size_bytes in ready:
@@ -69,14 +68,3 @@ class Matching:
             waiting, self.on_room = self.on_room, {}
             for callback in waiting.values():
                 callback()
-
-    def _schedule(self) -> None:
-        if self._is_awake or (next_s := self._shaper.next_s()) is None:
-            return
-        self._is_awake = True
-        self._call_later(max(WAKE_S, next_s - self._now_s()), self._wake)
-
-    def _wake(self) -> None:
-        self._is_awake = False
-        self._deliver(self._shaper.release(self._now_s()))
-        self._schedule()

@@ -18,8 +18,9 @@ from tocsin.broker.topics.hosted import PIECE_BYTES
 from tocsin.model.ids import TopicName
 from tocsin.policies.sites.shaping import BURST_S
 from tocsin.policies.sites.types import NO_LOAD, Load
-from tocsin.runtime.broker.egress import CallLater, Egress
+from tocsin.runtime.broker.egress import Egress
 from tocsin.runtime.broker.matching import Matching
+from tocsin.runtime.broker.pace import CallLater
 from tocsin.runtime.broker.topic_meter import TopicMeter
 from tocsin.runtime.broker.topics import TopicsProcess
 from tocsin.wire import topic as wire
@@ -63,8 +64,6 @@ class TopicCapacity:
         self.capacity = Capacity()
         self.report: Callable[[FromBroker], None] = lambda message: None
         """Sends a message to the coordinator; set by the link."""
-        self.served: Callable[[], Served] = self._served_as_home
-        """The topics of this broker and their clients. A relay adds those that it relays."""
         self._topics = topics
         self._role = role
         self._call_later = call_later
@@ -106,7 +105,6 @@ class TopicCapacity:
         topics = self._topics
         if on and topics.meter is None:
             topics.meter = TopicMeter(topics.core.state, topics.now_s)
-            topics.meter.lagging_at = topics.core.relaying.lagging
             topics.observe = topics.meter.observe
         elif not on and topics.meter is not None:
             topics.meter = topics.observe = None
@@ -187,7 +185,7 @@ class TopicCapacity:
         sent, self._sent_bytes = counter.sent_bytes - self._sent_bytes, counter.sent_bytes
         topics = [
             TopicLoad(name, *loads.pop(name, NO_LOAD), len(receivers), len(senders))
-            for name, receivers, senders in self.served()
+            for name, receivers, senders in self._served()
             if receivers or senders or name in loads
         ]
         topics += [TopicLoad(name, *load, 0, 0) for name, load in loads.items()]
@@ -199,7 +197,8 @@ class TopicCapacity:
             sent / max(1e-9, meter.since_s - before_s),
         )
 
-    def _served_as_home(self) -> Served:
+    def _served(self) -> Served:
+        """The topics of this broker, relayed ones among them, and their clients."""
         core = self._topics.core
         for topic in (*core.state.topics.values(), *core.relaying.topics.values()):
             yield topic.name, (*topic.live, *topic.lagging), topic.senders
@@ -208,7 +207,7 @@ class TopicCapacity:
         """The clients of each topic with their bytes per second: a head's senders, or the receivers."""
         meter = self._topics.meter
         profile: dict[TopicName, list[tuple[Client, float]]] = {}
-        for name, receivers, senders in self.served():
+        for name, receivers, senders in self._served():
             if self._role is Role.HEAD:
                 rates = {} if meter is None else meter.senders
                 clients = [(self._client(sender), rates.get((name, sender), 0.0)) for sender in senders]

@@ -30,10 +30,6 @@ class TopicMeter:
     def __init__(self, state: TopicsState, now_s: Callable[[], float]) -> None:
         self.sent_bytes = 0
         """Bytes of messages handed to the connections, or to the shaper, since the start."""
-        self.name_of: Callable[[int], TopicName | None] = self._home_name
-        """The topic with a number. A relay replaces it: it also has topics of which this broker is not the home."""
-        self.lagging_at: Callable[[TopicName], int] = lambda topic: 0
-        """The number of receivers of a relayed topic that lag."""
         self._state = state
         self._now_s = now_s
         self._loads = LoadMeter(now_s())
@@ -42,10 +38,6 @@ class TopicMeter:
         """Bytes of each sender since the last `take`."""
         self.senders: dict[tuple[TopicName, ConnectionId], float] = {}
         """Bytes per second of each sender in the second before."""
-
-    def _home_name(self, at: int) -> TopicName | None:
-        topic = self._state.by_number.get(at)
-        return None if topic is None else topic.name
 
     def observe(self, event: events.Event, effects: Sequence[Any]) -> None:
         """Called with each event of the topics core and its effects."""
@@ -63,9 +55,9 @@ class TopicMeter:
             if type(effect) is Send and type(effect.message) is wire.Messages:
                 size_bytes = len(effect.data) * len(effect.connections)
                 self.sent_bytes += size_bytes
-                name = self.name_of(effect.message.at)
-                if name is not None and not catching_up and effect.connections != (alone,):
-                    self._loads.count(name, 0, size_bytes)
+                topic = self._state.by_number.get(effect.message.at)
+                if topic is not None and not catching_up and effect.connections != (alone,):
+                    self._loads.count(topic.name, 0, size_bytes)
 
     def _count_published(self, connection: ConnectionId, request: wire.Publish, effects: Sequence[Any]) -> None:
         topic = self._state.by_number.get(request.at)
@@ -77,11 +69,11 @@ class TopicMeter:
         self._published[key] = self._published.get(key, 0) + size_bytes + _PUBLISH_BYTES
         self._count(topic.name, size_bytes, messages, 0 if refused else len(topic.lagging), matched=not refused)
 
-    def relayed(self, event: events.RelayReceived) -> None:
+    def relayed(self, event: events.RelayReceived, lagging: int) -> None:
         """Count messages that a home sent to this relay, before they are matched. Receivers that do not lag count when
-        the messages are sent to them."""
+        the messages are sent to them; `lagging` is the number of the others."""
         size_bytes = sum(len(entry[2]) for entry in event.entries)
-        self._count(event.topic, size_bytes, len(event.entries), self.lagging_at(event.topic), matched=True)
+        self._count(event.topic, size_bytes, len(event.entries), lagging, matched=True)
 
     def _count(self, topic: TopicName, size_bytes: int, messages: int, lagging: int, *, matched: bool) -> None:
         due_bytes = lagging * (size_bytes + _MESSAGES_BYTES + messages * _NUMBER_BYTES) if lagging else 0

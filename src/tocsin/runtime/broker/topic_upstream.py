@@ -130,7 +130,7 @@ class TopicUpstream:
         if isinstance(event, core_events.RelayReceived):
             messages, size_bytes = len(event.entries), sum(len(entry[2]) for entry in event.entries)
             if topics.meter is not None:
-                topics.meter.relayed(event)
+                topics.meter.relayed(event, topics.core.relaying.lagging(event.topic))
         if topics.matching is None:
             topics.happened(event)
             return

@@ -190,7 +190,7 @@ def test_draining_edge_accepts_no_receivers() -> None:
     assert {target for _, _, _, _, target in made.redirected} == {E4}
 
 
-def test_overloaded_head_is_limited_because_publishers_stay_at_their_home() -> None:
+def test_overloaded_head_is_limited_if_the_site_has_no_other() -> None:
     made = site()
     made.core.site_loads.set_capacity(HEAD, Capacity(out_bytes_per_s=100.0))
     for _ in range(4):

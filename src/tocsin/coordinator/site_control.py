@@ -1,4 +1,4 @@
-"""Offloading in a live site: relieve overloaded edges by moving receivers to other edges [ePEER §4.4, decision 20].
+"""Offloading in a live site: move receivers between edges, and homes between heads [ePEER §4.4, decision 20].
 
 `core` hands in the loads, profiles and confirmations of brokers, and calls `check` at every tick. The policies are
 those of `policies.sites`, which the simulator runs; `OffloadMigrations` follows each offloading to its end. A round:
@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tocsin.coordinator import site_heads
 from tocsin.coordinator.rules import CoordinatorRules, SitePolicy
 from tocsin.coordinator.site_loads import SiteLoads
 from tocsin.coordinator.site_plans import latest_load, plan_offloads, site_reports, thresholds_of
@@ -26,7 +27,7 @@ from tocsin.model.ids import BrokerId, SubscriberId, TopicName
 from tocsin.model.trace import Kind
 from tocsin.policies.sites import migration
 from tocsin.policies.sites.load import overloaded_metrics, state_of
-from tocsin.policies.sites.types import BrokerReport, Load, LoadState, Offload, utilisation
+from tocsin.policies.sites.types import BrokerReport, Load, LoadState, Offload, SiteMove, utilisation
 from tocsin.wire.site_link import (
     ExpectReceivers,
     FromBroker,
@@ -139,6 +140,8 @@ class SiteControl:
             record = turn.registry.brokers.get(broker)
             if record is None or record.link is None or record.link != link:
                 self._advance(turn, migration.BrokerLost(broker))
+        for event in list(site_heads.outcomes(turn, self._moves_of_homes(turn))):
+            self._advance(turn, event)
         self._advance(turn, migration.OffloadDeadlinePassed())
         self._settle(turn)
         if self._round is not None and turn.now_s >= self._round.until_s:
@@ -174,7 +177,7 @@ class SiteControl:
             return
         self._next_s = turn.now_s + _ROUND_S
         self._number += 1
-        edges = [broker for broker in asked if turn.registry.brokers[broker].role is Role.EDGE]
+        edges = [broker for broker in asked if not _is_head(turn, broker)]
         reached = {broker for broker in edges if turn.send(broker, ReportProfile(self._number))}
         self._round = _Round(self._number, turn.now_s + turn.rules.site_profile_s, reached)
         if not reached:
@@ -244,14 +247,13 @@ class SiteControl:
         self._began_s[offload.source] = turn.now_s
         self._carry_out(turn, effects)
         for move in offload.moves:
-            address, clients = turn.registry.brokers[move.target].address, [str(client) for client in move.clients]
-            turn.send(move.target, ExpectReceivers(move.topic, clients))
-            turn.send(move.source, RedirectReceivers(move.topic, clients, move.target, address))
+            _order(turn, move, offload.reason)
             names: dict[str, Any] = {"source": move.source, "target": move.target, "topic": move.topic}
-            turn.note("offload taken", **names, clients=len(clients), whole=move.is_whole, reason=offload.reason)
-            detail = {"topic": move.topic, "clients": len(clients), "whole": move.is_whole}
+            clients = len(move.clients)
+            turn.note("offload taken", **names, clients=clients, whole=move.is_whole, reason=offload.reason)
+            detail = {"topic": move.topic, "clients": clients, "whole": move.is_whole}
             where = {"broker": move.source, "target": move.target}
-            turn.trace(Kind.OFFLOAD, **where, moves=len(clients), note=offload.reason, detail=detail)
+            turn.trace(Kind.OFFLOAD, **where, moves=clients, note=offload.reason, detail=detail)
 
     def _advance(self, turn: Turn, event: migration.Event) -> None:
         self._carry_out(turn, self._migrations.handle(event, turn.now_s))
@@ -272,12 +274,17 @@ class SiteControl:
                         del self._links[broker]
                         self._settling[broker] = turn.now_s
 
+    def _moves_of_homes(self, turn: Turn) -> list[SiteMove]:
+        offloads = self._migrations.offloads
+        return [move for offload in offloads for move in offload.moves if _is_head(turn, move.source)]
+
     def _record_end(self, turn: Turn, ended: migration.OffloadEnded) -> None:
         offload, moved = ended.offload, len(ended.moved)
         took_s = turn.now_s - self._began_s.pop(offload.source, turn.now_s)
         for move in offload.moves:
             self._arrived_s[move.target, move.topic] = turn.now_s
-            if move.is_whole and any(topic == move.topic for _, topic in ended.moved):
+            is_moved = move.is_whole and any(topic == move.topic for _, topic in ended.moved)
+            if is_moved and not _is_head(turn, move.source):
                 _receive_at(turn, move.topic, move.target)
         is_complete = ended.ending is migration.Ending.COMPLETE
         detail = {"ending": str(ended.ending), "took_s": round(took_s, 3), "stayed": len(ended.stayed)}
@@ -285,6 +292,21 @@ class SiteControl:
         turn.note("offload ended", level, source=offload.source, moved=moved, **detail)
         kind = Kind.OFFLOADED if is_complete else Kind.OFFLOAD_FAILED
         turn.trace(kind, broker=offload.source, moves=moved, note=offload.reason, detail=detail)
+
+
+def _order(turn: Turn, move: SiteMove, reason: str) -> None:
+    """Let the receivers of an edge attach to another one, or the home of a topic move to another head."""
+    if _is_head(turn, move.source):
+        site_heads.start_move(turn, move, reason)
+        return
+    address, clients = turn.registry.brokers[move.target].address, [str(client) for client in move.clients]
+    turn.send(move.target, ExpectReceivers(move.topic, clients))
+    turn.send(move.source, RedirectReceivers(move.topic, clients, move.target, address))
+
+
+def _is_head(turn: Turn, broker: BrokerId) -> bool:
+    record = turn.registry.brokers.get(broker)
+    return record is not None and record.role is Role.HEAD
 
 
 def _receive_at(turn: Turn, topic: TopicName, edge: BrokerId) -> None:

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.rules import CoordinatorRules, SitePolicy
+from tocsin.coordinator.site_heads import head_bundles
 from tocsin.coordinator.site_loads import SiteLoads
 from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.coordinator.turn import Turn
@@ -115,10 +115,7 @@ def make_snapshot(
     neighbours: tuple[BrokerReport, ...] = (),
     resting: Container[tuple[BrokerId, TopicName]] = (),
 ) -> OffloadSnapshot:
-    """`resting`: (edge, topic) pairs that stay where they are.
-
-    A head has no bundles: publishers attach to the home of their topic, so no other head can take some of them.
-    """
+    """`resting`: (broker, topic) pairs that stay where they are."""
     topics = turn.registry.topics.topics
     bundles = {
         broker: tuple(
@@ -128,6 +125,11 @@ def make_snapshot(
             if (bundle := make_bundle(record, clients, loads.topics(broker).get(topic))) is not None
         )
         for broker, profile in profiles.items()
+    }
+    bundles |= {
+        report.broker: tuple(head_bundles(turn, loads, report.broker, resting))
+        for report in reports
+        if report.is_head and report.state is LoadState.OVERLOAD
     }
     return OffloadSnapshot(turn.registry.generation, turn.now_s, tuple(reports), bundles, neighbours)
 
@@ -140,13 +142,7 @@ def make_bundle(record: TopicRecord, clients: list[tuple[str, float]], reported:
     sent = tuple(rates.values())
     received, matched = (max(sent), 0.0) if reported is None else (reported.in_bytes_per_s, reported.matched_per_s)
     load = Load(received, sum(sent), matched)
-    return Bundle(record.name, tolerated_delay_s(record), reach(True, False), load, tuple(rates), sent)
-
-
-def tolerated_delay_s(record: TopicRecord) -> float:
-    """DELAY, else WITHIN: receivers of a topic with a bound tolerate no more than it."""
-    bounds = [bound for bound in (record.delay_s, record.within_s) if bound is not None]
-    return bounds[0] if bounds else math.inf
+    return Bundle(record.name, record.tolerated_delay_s, reach(True, False), load, tuple(rates), sent)
 
 
 def _sane(rate: float) -> float:

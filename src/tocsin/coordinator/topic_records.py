@@ -139,6 +139,12 @@ class TopicRecord:
         return None if self.holder is None else self.holder[0]
 
     @property
+    def tolerated_delay_s(self) -> float:
+        """DELAY, else WITHIN: receivers of a topic with a bound tolerate no more than it."""
+        bounds = [bound for bound in (self.delay_s, self.within_s) if bound is not None]
+        return bounds[0] if bounds else float("inf")
+
+    @property
     def reported(self) -> TopicLatency | None:
         """What the present home has reported; None without a home. A report of an earlier home does not count."""
         if self.latency is None or self.holder is None or self.latency.epoch != self.epoch:

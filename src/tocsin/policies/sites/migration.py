@@ -170,6 +170,11 @@ class OffloadMigrations:
     def busy(self) -> frozenset[BrokerId]:
         return frozenset(broker for running in self._running for broker in running.offload.brokers)
 
+    @property
+    def offloads(self) -> list[Offload]:
+        """The offloadings in progress."""
+        return [running.offload for running in self._running]
+
     def deadline_s(self) -> float | None:
         return min((running.deadline_s for running in self._running), default=None)
 

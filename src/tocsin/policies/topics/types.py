@@ -180,5 +180,9 @@ _DEPARTURES_KEPT = 4
 
 def departures_after(topic: Topic, move: TopicMove, now_s: float) -> tuple[Departure, ...]:
     """The topic's departures after `move`, for the next snapshot."""
-    departure = Departure(move.source, now_s, move.reason, move.expected_before_s)
-    return (*topic.departures, departure)[-_DEPARTURES_KEPT:]
+    return latest_departures(topic.departures, Departure(move.source, now_s, move.reason, move.expected_before_s))
+
+
+def latest_departures(departures: tuple[Departure, ...], last: Departure) -> tuple[Departure, ...]:
+    """As many as a policy needs."""
+    return (*departures, last)[-_DEPARTURES_KEPT:]

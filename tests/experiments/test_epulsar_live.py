@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tocsin.demo.topic_loops import run_live
@@ -16,11 +17,14 @@ from tocsin.sim.topics import mmog, uav
 from tocsin.sim.topics.control import Episode
 from tocsin.sim.topics.deliveries import Deliveries
 from tocsin.sim.topics.scenario import ClientsMoved, ConsumersChanged, mmog_scenario, uav_scenario
+from tocsin.sim.topics.work import MeasuredWork
 
 FACTS: Row = {
     "kind": "live",
     "relay_p99_ms": 0.3,
     "late_p99_ms": 1.0,
+    "work_p50_ms": 1.0,
+    "work_p99_ms": 3.0,
     "coordinate_error": 0.1,
     "measured_s": 100.0,
     "cpu_measuring": 0.5,
@@ -86,6 +90,28 @@ def test_scenario_of_uavs_has_the_zones_of_the_simulation() -> None:
     ]
     assert scenario.delays_s["street-0", "site-0"] == pytest.approx(0.0105)
     assert scenario.delays_s["street-1", "site-0"] == pytest.approx(0.0255)
+    assert scenario.probes["probe-1"] == "broker-1"
+    assert (scenario.places["probe-1"], scenario.places["broker-1"]) == ("street-0", "site-0")
+
+
+def test_prediction_adds_the_measured_work_to_each_delivery() -> None:
+    setting = uav.UavSetting(seed=5, swarms=2, members=2, duration_s=20.0, followed_per_s=2.0)
+    plain, worked = uav.run(setting).deliveries, uav.run(setting, measured_work=[(0.0, 0.003)]).deliveries
+    assert worked.latencies.keys() == plain.latencies.keys()
+    for name, latencies in plain.latencies.items():
+        assert latencies
+        assert [at_s for at_s, _ in worked.latencies[name]] == [at_s for at_s, _ in latencies]
+        expected = [latency_s + 0.003 for _, latency_s in latencies]
+        assert [latency_s for _, latency_s in worked.latencies[name]] == pytest.approx(expected)
+
+
+def test_measured_work_is_of_the_same_time() -> None:
+    measured = [(0.1 * number, 0.001 if number < 500 else 0.009) for number in range(1000)]
+    work = MeasuredWork(measured, np.random.default_rng(1))
+    assert {work(10.0) for _ in range(50)} == {0.001}
+    assert {work(90.0) for _ in range(50)} == {0.009}
+    assert {work(50.0) for _ in range(50)} == {0.001, 0.009}
+    assert {work(0.0) for _ in range(50)} == {0.001} and {work(200.0) for _ in range(50)} == {0.009}
 
 
 def test_scenario_of_players_ends_with_the_groups_of_the_simulation() -> None:

@@ -9,8 +9,11 @@ import asyncio
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from tocsin.demo.topic_scenarios import LiveEpisode, run_scenario
 from tocsin.experiments import runner
@@ -31,7 +34,8 @@ class _World:
     """One scenario, for both."""
 
     scenario: Scenario
-    simulate: Callable[[str], Episode]
+    simulate: Callable[[str, Sequence[tuple[float, float]]], Episode]
+    """With this loop and the measured work of the live run."""
     scaled: str
 
 
@@ -75,7 +79,7 @@ def _run(world: _World, loop: str, seed: int, out: Path, report_progress: Callab
     common = (1e3 * scenario.bound_s, scenario.occasions_s)
     rows = [row, *rows_of(LIVE, loop, live.episode, *common)]
     report_progress(f"{loop}: simulating the same scenario")
-    return rows + rows_of(SIMULATED, loop, world.simulate(loop), *common)
+    return rows + rows_of(SIMULATED, loop, world.simulate(loop, live.work), *common)
 
 
 def _live_row(live: LiveEpisode, loop: str, duration_s: float) -> Row:
@@ -86,9 +90,15 @@ def _live_row(live: LiveEpisode, loop: str, duration_s: float) -> Row:
         "relay_p99_ms": 1e3 * live.relay.p99_s,
         "late_p99_ms": 1e3 * live.late_p99_s,
     }
+    work_ms = 1e3 * np.array([work_s for at_s, work_s in live.work if at_s >= START_S])
+    row |= {f"work_p{share}_ms": float(np.quantile(work_ms, share / 100)) for share in (50, 99)}
     row |= {"relay_chunks": live.relay.chunks, "coordinate_error": live.coordinate_error, "gaps": live.gaps}
     row |= {"lost": seen.outstanding, "repeated": seen.repeated, "out_of_order": seen.out_of_order}
     return row | {f"cpu_{name}": cores for name, cores in live.cpu.items()} | {"measured_s": duration_s - START_S}
+
+
+def _simulate(run: Callable[..., Episode], setting: Any, loop: str, work: Sequence[tuple[float, float]]) -> Episode:
+    return run(replace(setting, loop=loop), measured_work=work)
 
 
 _UAV: Final = ("swarms", "members", "speed_m_per_s")
@@ -108,7 +118,7 @@ def _uav(seed: int, duration_s: float, chosen: Mapping[str, float]) -> _World:
         executors=_MOVES,
     )
     scaled = f"{setting.swarms} swarms of {setting.members}, {rate_per_s:g} messages a second of each (the paper: 200)."
-    return _World(uav_scenario(setting), lambda loop: uav.run(replace(setting, loop=loop)), scaled)
+    return _World(uav_scenario(setting), partial(_simulate, uav.run, setting), scaled)
 
 
 def _mmog(seed: int, duration_s: float, chosen: Mapping[str, float]) -> _World:
@@ -125,4 +135,4 @@ def _mmog(seed: int, duration_s: float, chosen: Mapping[str, float]) -> _World:
     )
     scaled = f"{setting.players} players in {setting.groups} groups (the paper: 64 players), "
     scaled += f"{rate_per_s:g} messages a second of each (the paper: 300)."
-    return _World(mmog_scenario(setting), lambda loop: mmog.run(replace(setting, loop=loop)), scaled)
+    return _World(mmog_scenario(setting), partial(_simulate, mmog.run, setting), scaled)

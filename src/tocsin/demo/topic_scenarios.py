@@ -14,6 +14,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,7 @@ import httpx
 from tocsin.client import TopicGap, Topics, TopicSubscription
 from tocsin.client.errors import SessionEnded
 from tocsin.coords.coordinate import Coordinate, distance_s
+from tocsin.demo.topic_work import WorkProbe
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.policies.topics.types import TopicMoveReason
 from tocsin.runtime.stack.distance import EmulatedDistance, RelayError
@@ -59,6 +61,8 @@ class LiveEpisode:
     """How late messages left this process, 99th percentile: the machine was too busy if it is large."""
     cpu: dict[str, float]
     """Process → cores that it used."""
+    work: list[tuple[float, float]]
+    """(time, seconds that the processes worked on a message of a probe)"""
 
 
 async def run_scenario(
@@ -98,6 +102,7 @@ class _Run:
     deliveries: Deliveries = field(default_factory=Deliveries)
     moves: list[MoveMade] = field(default_factory=list)
     gaps: int = 0
+    _probes: list[WorkProbe] = field(default_factory=list)
     _http: httpx.AsyncClient = field(init=False)
     _addresses: dict[str, str] = field(default_factory=dict)
     _clients: dict[str, Topics] = field(default_factory=dict)
@@ -131,7 +136,8 @@ class _Run:
             gc.disable()  # a collection among a million messages would stop all clients
             began = self._cpu_s()
             self._began_s = time.perf_counter()
-            async with self._background(self._watch_homes(), self._change(), self._forget_old()):
+            probing = (probe.run() for probe in self._probes)
+            async with self._background(self._watch_homes(), self._change(), self._forget_old(), *probing):
                 await self._publish()
                 lasted_s = self.now_s
                 used = {name: (cpu_s - began[name]) / lasted_s for name, cpu_s in self._cpu_s().items()}
@@ -145,7 +151,8 @@ class _Run:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         late_p99_s = sorted(self._late_s)[int(0.99 * len(self._late_s))] if self._late_s else float("inf")
         episode = Episode(self.moves, [], self.deliveries)
-        return LiveEpisode(episode, relay, coordinate_error, self.gaps, late_p99_s, used)
+        work = [sample for probe in self._probes for sample in probe.measured]
+        return LiveEpisode(episode, relay, coordinate_error, self.gaps, late_p99_s, used, work)
 
     @asynccontextmanager
     async def _background(self, *coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
@@ -165,7 +172,7 @@ class _Run:
     async def _settle(self) -> float:
         """Wait for the coordinates of the brokers and for the policies. Returns the largest error of a prediction."""
         (await self._http.post("/v1/plans", json={"moves": []})).raise_for_status()
-        places, delays_s = self.scenario.places, self.scenario.delays_s
+        places = self.scenario.places
         until_s = time.perf_counter() + _SETTLE_S
         while True:
             brokers = (await self._http.get("/v1/brokers")).json()["brokers"]
@@ -174,8 +181,7 @@ class _Run:
             at = {name: Coordinate(**{**value, "vector": tuple(value["vector"])}) for name, value in known.items()}
             errors = []
             for one, other in combinations(sorted(at), 2):
-                pair = (places[one], places[other])
-                true_s = 2 * (delays_s[pair] if pair in delays_s else delays_s[pair[::-1]])
+                true_s = 2 * self._delay_s(places[one], places[other])
                 errors.append(abs(distance_s(at[one], at[other]) - true_s) / true_s)
             settled = len(at) == self.scenario.brokers and all(value.error < _SETTLED_ERROR for value in at.values())
             if (settled and max(errors) < _SETTLED_ERROR) or time.perf_counter() > until_s:
@@ -188,9 +194,8 @@ class _Run:
     async def _create_topics(self) -> None:
         """Create the topics at the homes that hashing chooses; they have no clients yet, so nothing moves them."""
 
-        async def create(name: TopicName, home: str) -> None:
-            body = {"topic": name, "within_s": self.scenario.bound_s}
-            (await self._http.post("/v1/topics", json=body)).raise_for_status()
+        async def create(name: TopicName, home: str, bound: dict[str, float]) -> None:
+            (await self._http.post("/v1/topics", json={"topic": name} | bound)).raise_for_status()
             while (entry := await self._entries(name)).get(name) != home:
                 await self._http.post("/v1/topics/move", json={"topic": name, "target": home})
                 await asyncio.sleep(0.2)
@@ -199,8 +204,11 @@ class _Run:
         for name in self.scenario.topics:
             self.deliveries.latencies[name] = []
             self._messages[name], self._consumers[name] = {}, set()
+        bound = {"within_s": self.scenario.bound_s}
+        creating = [create(name, topic.home, bound) for name, topic in self.scenario.topics.items()]
+        creating += [create(TopicName(probe), broker, {}) for probe, broker in self.scenario.probes.items()]
         async with asyncio.timeout(_READY_S):
-            await asyncio.gather(*(create(name, topic.home) for name, topic in self.scenario.topics.items()))
+            await asyncio.gather(*creating)
 
     async def _entries(self, pattern: str) -> dict[TopicName, str]:
         entries = (await self._http.get("/v1/topics", params={"pattern": pattern})).raise_for_status().json()["topics"]
@@ -210,22 +218,33 @@ class _Run:
         port = urlsplit(self.stack.coordinator_url).port
         assert port is not None
         host, route = await self.distance.route(COORDINATOR, port)
+        make = partial(self._client, stack, f"http://{host}:{route}")
         for number, (name, node) in enumerate(self.scenario.clients.items()):
-            client = Topics(
-                f"http://{host}:{route}",
-                token=self.stack.admin_token(),
-                source=await self.distance.address(node),
-                gateway=self._addresses[self.scenario.gateways[node]],
-                prompt=False,
-            )
-            assert client.agent is not None
-            client.agent.prompt = self.loop != "paper"
-            self._clients[name] = await stack.enter_async_context(client)
+            self._clients[name] = await make(node, self.scenario.gateways[node])
             self._numbers[name] = number
             await asyncio.sleep(_STAGGER_S / len(self.scenario.clients))
+        for node, broker in self.scenario.probes.items():
+            delay_s = 2 * self._delay_s(self.scenario.places[node], self.scenario.places[broker])
+            self._probes.append(WorkProbe(TopicName(node), await make(node, broker), delay_s, lambda: self.now_s))
         pairs = [(name, consumer) for name, topic in self.scenario.topics.items() for consumer in topic.consumers]
         async with asyncio.timeout(_READY_S):
-            await asyncio.gather(*(self._join(*pair) for pair in pairs))
+            await asyncio.gather(*(self._join(*pair) for pair in pairs), *(probe.ready() for probe in self._probes))
+
+    async def _client(self, stack: AsyncExitStack, coordinator: str, node: str, gateway: str) -> Topics:
+        client = Topics(
+            coordinator,
+            token=self.stack.admin_token(),
+            source=await self.distance.address(node),
+            gateway=self._addresses[gateway],
+            prompt=False,
+        )
+        assert client.agent is not None
+        client.agent.prompt = self.loop != "paper"
+        return await stack.enter_async_context(client)
+
+    def _delay_s(self, one: str, other: str) -> float:
+        delays_s = self.scenario.delays_s
+        return delays_s[one, other] if (one, other) in delays_s else delays_s[other, one]
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

@@ -110,6 +110,8 @@ _OF_SOME: Final = ("returned", "followed", "duration_s", "peak_ms")
 _FACTS: Final = (
     "relay_p99_ms",
     "late_p99_ms",
+    "work_p50_ms",
+    "work_p99_ms",
     "coordinate_error",
     "cpu_measuring",
     "cpu_relay",
@@ -176,7 +178,8 @@ def _draw(figure: Figure, rows: Any) -> None:
 
 _NOTES: Final = (
     f"The simulator runs the same places, rates, zones or groups, and seed. The first {START_S:g} s do not count in "
-    "either. A live message takes longer by the work of client, relay and broker, which the simulator does not have.",
+    "either. A live message also takes the work of client, relay and broker. A probe near each broker measures that "
+    "work during the run, and the simulator adds what was measured at the same time to each delivery.",
     "The phases of the paper's three periods are random in the simulator. Live, moves start half a period after the "
     "plan, and homes and clients have whatever phase they began with. So the paper's loop can differ by chance.",
     "A run in which the 99th percentile of the relay's own error exceeds 2 ms is invalid: its claims are not judged.",

@@ -8,7 +8,7 @@ The only randomness of `run` is the seed.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from tocsin.sim.topics.deliveries import SimulatedMessage
 from tocsin.sim.topics.migration import Migrator
 from tocsin.sim.topics.network import Network
 from tocsin.sim.topics.places import CITY_HOP_S, US_CITIES, Places, us_cities
+from tocsin.sim.topics.work import MeasuredWork
 from tocsin.sim.topics.world import Mistake, TopicState, TopicWorld
 
 MANAGER = "load-manager"
@@ -114,7 +115,10 @@ def regroup(setting: MmogSetting) -> Regrouping:
     return Regrouping(at_start, changes)
 
 
-def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogEpisode:
+def run(
+    setting: MmogSetting, policy: PartitionPolicy = plan, measured_work: Sequence[tuple[float, float]] = ()
+) -> MmogEpisode:
+    """`measured_work`: (time, seconds of work on a message) of a live run that this one predicts; see `work`."""
     kernel = Kernel(setting.seed)
     places = places_of(setting)
     network = Network(kernel, places.delay_s)
@@ -130,6 +134,8 @@ def run(setting: MmogSetting, policy: PartitionPolicy = plan) -> MmogEpisode:
     players = list(place_of)
     world = TopicWorld(kernel, network, setting.mistake)
     world.is_reachable = Reach(places.delay_s + CITY_HOP_S, place_of)
+    if measured_work:
+        world.work = MeasuredWork(measured_work, kernel.stream("work"))
     for player in players:
         network.add(player, place_of[player], CITY_HOP_S)
         home = hashed_home(topic_of(player), brokers)  # Pulsar's place for a new topic

@@ -53,11 +53,13 @@ class Scenario:
     delays_s: dict[tuple[str, str], float]
     """One-way delays between places."""
     places: dict[str, str]
-    """Node → place at the start. Nodes are the coordinator, the brokers and the nodes of clients."""
+    """Node → place at the start. Nodes are the coordinator, the brokers, the probes and the nodes of clients."""
     clients: dict[str, str]
     """Client → its node."""
     gateways: dict[str, str]
     """Node of clients → the broker near it at the start."""
+    probes: dict[str, str]
+    """Node near a broker that stays there → that broker: a driver may measure the work of its processes from there."""
     topics: dict[TopicName, ScenarioTopic]
     changes: list[ClientsMoved | ConsumersChanged]
     bound_s: float
@@ -95,6 +97,7 @@ def uav_scenario(setting: uav.UavSetting) -> Scenario:
         places,
         {client: nodes[swarm] for swarm, uavs in enumerate(members) for client in uavs},
         {node: _broker(zone) for node, zone in zip(nodes, flight.at_start, strict=True)},
+        _probes(setting.zones),
         topics,
         [change for change in moved if change.at_s < setting.duration_s],
         setting.bound_s,
@@ -131,6 +134,7 @@ def mmog_scenario(setting: mmog.MmogSetting) -> Scenario:
         | {f"servers-{number}": _street(number) for number in range(len(cities.names))},
         {player: f"servers-{number}" for player, number in city_of.items()},
         {f"servers-{number}": _broker(number) for number in range(len(cities.names))},
+        _probes(len(cities.names)),
         topics,
         changes,
         setting.bound_s,
@@ -157,7 +161,16 @@ def _delays_s(sites: Places, access_s: float) -> dict[tuple[str, str], float]:
 
 
 def _broker_places(count: int) -> dict[str, str]:
-    return {_broker(number): _site(number) for number in range(count)}
+    places = {_broker(number): _site(number) for number in range(count)}
+    return places | {_probe(number): _street(number) for number in range(count)}
+
+
+def _probes(count: int) -> dict[str, str]:
+    return {_probe(number): _broker(number) for number in range(count)}
+
+
+def _probe(number: int) -> str:
+    return f"probe-{number + 1}"
 
 
 def _broker(number: int) -> str:

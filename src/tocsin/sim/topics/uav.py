@@ -7,6 +7,7 @@ by one; the load model gets the full rate. The experiment and the tests call `ru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,7 @@ from tocsin.sim.topics.control import IN_TRANSIT_S, LOOPS, Episode, TopicControl
 from tocsin.sim.topics.migration import Migrator
 from tocsin.sim.topics.network import Network
 from tocsin.sim.topics.places import CLOUD_DELAY_S, LTE_ACCESS_S, SITE_HOP_S, edge_sites
+from tocsin.sim.topics.work import MeasuredWork
 from tocsin.sim.topics.world import Mistake, TopicWorld
 
 MANAGER = "load-manager"
@@ -163,7 +165,10 @@ def topics_of(swarm: int, uavs: list[str]) -> list[tuple[TopicName, list[str], l
     return [(follow, uavs[:1], uavs[1:]), (sense, uavs[1:], uavs[:1])]
 
 
-def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
+def run(
+    setting: UavSetting, policy: PartitionPolicy = plan, measured_work: Sequence[tuple[float, float]] = ()
+) -> UavEpisode:
+    """`measured_work`: (time, seconds of work on a message) of a live run that this one predicts; see `work`."""
     kernel = Kernel(setting.seed)
     places = edge_sites(setting.zones)
     with_cloud = np.full((setting.zones + 1, setting.zones + 1), CLOUD_DELAY_S)
@@ -182,6 +187,8 @@ def run(setting: UavSetting, policy: PartitionPolicy = plan) -> UavEpisode:
     zone_of, members = list(flight.at_start), members_of(setting)
     swarm_of = {uav: swarm for swarm, uavs in enumerate(members) for uav in uavs}
     world = TopicWorld(kernel, network, setting.mistake)
+    if measured_work:
+        world.work = MeasuredWork(measured_work, kernel.stream("work"))
     for swarm, uavs in enumerate(members):
         for uav in uavs:
             network.add(uav, zone_of[swarm], SITE_HOP_S + LTE_ACCESS_S)

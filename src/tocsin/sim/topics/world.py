@@ -109,6 +109,8 @@ class TopicWorld:
         """Called with (topic, client, broker) when a broker registers a client."""
         self.is_reachable: Callable[[TopicState, str], bool] = lambda state, producer: True
         """For the observer: whether any broker could meet the bound of a message published now."""
+        self.work: Callable[[float], float] | None = None
+        """For the observer: seconds that a delivery takes beyond the network, by the time of publishing (`work`)."""
         self._hosted: dict[tuple[BrokerId, TopicName], HostedTopic] = {}
         self._connections = 0
 
@@ -207,7 +209,8 @@ class TopicWorld:
             return
         if session.expected is None or offset >= session.expected:
             session.expected = offset + 1
-            self.deliveries.receive(message, consumer, self.kernel.now_s)
+            work_s = 0.0 if self.work is None else self.work(message.published_s)
+            self.deliveries.receive(message, consumer, self.kernel.now_s + work_s)
 
     # Calls of the control plane.
 

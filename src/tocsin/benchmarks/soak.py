@@ -5,7 +5,8 @@ first sixth of the run; the load is constant afterwards.
 Compared: the last sixth of the run with its second sixth; in an hour these are the last ten minutes and minutes 10-20.
 CPU time and resident memory of each server process, and p95 from publisher to client of each kind of channel.
 Checked by: the demo's audit and its second computation of the results; nothing may be lost.
-Prints: the largest growth of each of the three, the growth of each process, and the lost results.
+Prints: the largest growth of each of the three, the growth of each process, and the lost results. `load_growth` says
+how constant the load was: it is the growth of the notifications delivered, since reports fall where chance puts them.
 """
 
 from __future__ import annotations
@@ -79,25 +80,25 @@ def _figures(outcome: DemoOutcome, watch: CityWatch, deliveries: CityDeliveries)
     late = (began_s + (1 - SHARE) * took_s, began_s + took_s)
     cores = [cores_between(watch.usage, *window) for window in (early, late)]
     memory = [memory_between(watch.usage, *window) for window in (early, late)]
-    p95s = [
-        {
-            name: value
-            for name, value in deliveries.quantiles(window).items()
-            if name in ("continuous_p95_s", "repetitive_p95_s")
-        }
-        for window in (early, late)
-    ]
+    quantiles = [deliveries.quantiles(window) for window in (early, late)]
+    p95s = [{name: found[name] for name in ("continuous_p95_s", "repetitive_p95_s")} for found in quantiles]
+    delivered = [{"delivered": found["continuous_deliveries"] + found["repetitive_deliveries"]} for found in quantiles]
     problems = problems_of(outcome)
     for problem in problems:
         announce(f"failed: {problem}")
-    by_process = {"cpu": growths(*cores), "rss": growths(*memory), "p95": growths(*p95s)}
+    by_process = {
+        "cpu": growths(*cores),
+        "rss": growths(*memory),
+        "p95": growths(*p95s),
+        "load": growths(*delivered),
+    }
     for name, grown in by_process.items():
         announce(f"{name}: " + ", ".join(f"{part} {factor:.2f} ×" for part, factor in grown.items()))
     return {
         **{f"{name}_growth": max(grown.values(), default=None) for name, grown in by_process.items()},
         "growth": by_process,
-        "early": {"cores": cores[0], "rss_mib": memory[0]} | p95s[0],
-        "late": {"cores": cores[1], "rss_mib": memory[1]} | p95s[1],
+        "early": {"cores": cores[0], "rss_mib": memory[0]} | p95s[0] | delivered[0],
+        "late": {"cores": cores[1], "rss_mib": memory[1]} | p95s[1] | delivered[1],
         "published": len(outcome.account.published),
         "delivered": outcome.audit.received,
         "lost": lost_of(outcome),

@@ -34,7 +34,7 @@ def near(
     users: Annotated[int, typer.Option(help="People, each with a place and a subscription.")] = 100_000,
     records: Annotated[int, typer.Option(help="New records in each execution.")] = 10_000,
     radius_m: Annotated[float, typer.Option(help="Radius of every subscription.")] = 1_000.0,
-    rounds: Annotated[int, typer.Option(help="Timed executions, after two that warm up.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Timed executions, after as many that warm up.")] = 7,
 ) -> dict[str, Any]:
     """Join people and events by distance."""
     with MemoryWatch() as memory, benchmark_cluster(APPLICATION) as cluster:
@@ -61,7 +61,7 @@ def measure(cluster: Any, users: int, records: int, radius_m: float, rounds: int
     engine = NearPairs(places, radius_m, float(places[:, 0].max()) + 1.0)
     spark_s, duckdb_s = [], []
     correct = True
-    for round_number in range(rounds + 2):
+    for round_number in range(2 * rounds):
         events = spread(generator, records, SIDE_KM)
         reports = [
             {"report_id": f"{round_number}-{index}", "lat": lat, "lon": lon, "message": "m" * 100}
@@ -71,10 +71,10 @@ def measure(cluster: Any, users: int, records: int, radius_m: float, rounds: int
         execution, took_s = timed(lambda: cluster.execute("NearMe"))
         expected, duck_s = engine.with_events(events)
         announce(f"execution of {execution.results:,} results: {took_s:.2f} s, DuckDB {duck_s:.3f} s")
-        if round_number >= 2:
+        if round_number >= rounds:
             spark_s.append(took_s)
             duckdb_s.append(duck_s)
-        if round_number in (0, rounds + 1):
+        if round_number in (0, 2 * rounds - 1):
             correct = correct and expected == _stored(cluster, execution.execution)
     spark_s_p50, duckdb_s_p50 = statistics.median(spark_s), statistics.median(duckdb_s)
     return {

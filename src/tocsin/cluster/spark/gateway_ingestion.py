@@ -23,7 +23,7 @@ from tocsin.model.entities import DatasetKind
 
 POLL_S = 0.02
 """Pause before the thread looks for records again after it found none."""
-BATCH_S = {DatasetKind.STREAM: 0.1, DatasetKind.KEYED: 0.25}
+BATCH_S = {DatasetKind.STREAM: 0.08, DatasetKind.KEYED: 0.25}
 """Least time from one small batch to the next. Each batch becomes a file, and the catalog commits it.
 
 A subscriber waits for the records of a STREAM dataset. Those of a KEYED one, such as positions, matter at the next

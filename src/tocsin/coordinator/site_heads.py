@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 
 from tocsin.coordinator import topic_moves
-from tocsin.coordinator.site_loads import SiteLoads
+from tocsin.coordinator.site_loads import SiteLoads, topic_load
 from tocsin.coordinator.topic_placing import may_host
 from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, PublisherId, TopicName
 from tocsin.policies.sites import migration
 from tocsin.policies.sites.load import reach
-from tocsin.policies.sites.types import Bundle, Load, SiteMove
+from tocsin.policies.sites.types import Bundle, SiteMove
 from tocsin.policies.topics.types import Departure, TopicMoveReason, latest_departures
 
 
@@ -29,10 +29,9 @@ def head_bundles(
     for load in loads.topics(head).values():
         record = turn.registry.topics.topics.get(load.topic)
         if record is not None and (head, record.name) not in resting and _can_move(turn, record, head):
-            rates = Load(load.in_bytes_per_s, load.out_bytes_per_s)
             clients, sent = (PublisherId(record.name),), (load.in_bytes_per_s,)
             where = reach(load.receivers > 0, False)
-            yield Bundle(record.name, record.tolerated_delay_s, where, rates, clients, sent)
+            yield Bundle(record.name, record.tolerated_delay_s, where, topic_load(load), clients, sent)
 
 
 def _can_move(turn: Turn, record: TopicRecord, head: BrokerId) -> bool:

@@ -43,9 +43,7 @@ class SiteLoads:
     def receive(self, broker: BrokerId, message: SiteLoad, now_s: float) -> None:
         """Count the load of the second that ended."""
         topics = {topic.topic: topic for topic in map(_sane_topic, message.topics)}
-        load = total(
-            Load(topic.in_bytes_per_s, topic.out_bytes_per_s, topic.matched_per_s) for topic in topics.values()
-        )
+        load = total(map(topic_load, topics.values()))
         waiting = (max(0, message.waiting_bytes), max(0, message.waiting_messages))
         self._reported[broker] = _Reported(now_s, load, topics, *waiting, _sane(message.sent_bytes_per_s))
         self._states.measure(broker, load)
@@ -113,6 +111,10 @@ class SiteLoads:
         """When the latest report arrived."""
         reported = self._reported.get(broker)
         return None if reported is None else reported.at_s
+
+
+def topic_load(topic: TopicLoad) -> Load:
+    return Load(topic.in_bytes_per_s, topic.out_bytes_per_s, topic.matched_per_s)
 
 
 def _sane_topic(load: TopicLoad) -> TopicLoad:

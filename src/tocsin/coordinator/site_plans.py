@@ -11,7 +11,7 @@ from dataclasses import replace
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.rules import CoordinatorRules, SitePolicy
 from tocsin.coordinator.site_heads import head_bundles
-from tocsin.coordinator.site_loads import SiteLoads
+from tocsin.coordinator.site_loads import SiteLoads, topic_load
 from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId, TopicName
@@ -54,10 +54,6 @@ def site_reports(turn: Turn, loads: SiteLoads) -> list[BrokerReport]:
 def latest_load(loads: SiteLoads, broker: BrokerId) -> Load:
     """The load of the last reported second."""
     return total(topic_load(topic) for topic in loads.topics(broker).values())
-
-
-def topic_load(topic: TopicLoad) -> Load:
-    return Load(topic.in_bytes_per_s, topic.out_bytes_per_s, topic.matched_per_s)
 
 
 def _larger(average: Load, latest: Load) -> Load:

@@ -33,7 +33,7 @@ def digests(*numbers: int) -> list[bytes]:
 
 def test_key_is_seen_in_memory_in_a_run_and_after_reopening(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
-    index.add(dict.fromkeys(digests(1, 2), 0))
+    index.add(digests(1, 2), 0)
     assert index.seen(digests(1, 3, 2), 0).tolist() == [True, False, True]
     index.flush(covers=77, now_us=0)
     assert index.keys_in_memory == 0
@@ -45,7 +45,7 @@ def test_key_is_seen_in_memory_in_a_run_and_after_reopening(tmp_path: Path) -> N
 
 def test_unflushed_key_is_not_covered_after_reopening(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
-    index.add(dict.fromkeys(digests(1), 0))
+    index.add(digests(1), 0)
     again = KeyIndex(tmp_path)
     assert again.covers == 0
     assert not again.seen(digests(1), 0).any()
@@ -53,8 +53,8 @@ def test_unflushed_key_is_not_covered_after_reopening(tmp_path: Path) -> None:
 
 def test_key_expires_at_its_retention_even_beside_younger_keys(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, retention_s=10)
-    index.add(dict.fromkeys(digests(1), 0))
-    index.add(dict.fromkeys(digests(2), 5 * SECOND_US))
+    index.add(digests(1), 0)
+    index.add(digests(2), 5 * SECOND_US)
     for _ in range(2):
         assert index.seen(digests(1, 2), 10 * SECOND_US).tolist() == [True, True]
         assert index.seen(digests(1, 2), 10 * SECOND_US + 1).tolist() == [False, True]
@@ -64,7 +64,7 @@ def test_key_expires_at_its_retention_even_beside_younger_keys(tmp_path: Path) -
 def test_key_accepted_again_after_its_retention_starts_a_new_one(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, retention_s=10)
     for accepted_at_us in (0, 20 * SECOND_US):
-        index.add(dict.fromkeys(digests(1), accepted_at_us))
+        index.add(digests(1), accepted_at_us)
         index.flush(covers=1, now_us=accepted_at_us)
     assert index.seen(digests(1), 25 * SECOND_US).all()
 
@@ -73,7 +73,7 @@ def test_digests_that_share_a_half_or_end_in_zeros_differ(tmp_path: Path) -> Non
     index = KeyIndex(tmp_path)
     alike = [b"\x01" * 8 + number.to_bytes(8, "big") for number in range(5)]
     zeros = [b"\x00" * 16, b"\x00" * 15 + b"\x01", b"\x01" + b"\x00" * 15]
-    index.add(dict.fromkeys([*alike[::2], zeros[0], zeros[2]], 0))
+    index.add([*alike[::2], zeros[0], zeros[2]], 0)
     index.flush(covers=1, now_us=0)
     assert index.seen([*alike, *zeros], 0).tolist() == [True, False, True, False, True, True, False, True]
 
@@ -82,7 +82,7 @@ def test_merging_keeps_all_keys_and_the_number_of_runs_small(tmp_path: Path, mon
     monkeypatch.setattr(keyindex, "_MERGE_CHUNK", 300)  # several ranges a merge, as with millions of keys
     index = KeyIndex(tmp_path)
     for batch in range(60):
-        index.add(dict.fromkeys(digests(*range(batch * 50, batch * 50 + 50)), 0))
+        index.add(digests(*range(batch * 50, batch * 50 + 50)), 0)
         index.flush(covers=batch, now_us=0)
         index.merge(now_us=0)
         assert len(run_lengths(index)) <= 12
@@ -95,7 +95,7 @@ def test_merging_keeps_all_keys_and_the_number_of_runs_small(tmp_path: Path, mon
 def test_merge_deletes_expired_runs_and_drops_expired_keys(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path, retention_s=10)
     for number in range(4):
-        index.add(dict.fromkeys(digests(number), number * 5 * SECOND_US))
+        index.add(digests(number), number * 5 * SECOND_US)
         index.flush(covers=number, now_us=0)
     index.merge(now_us=13 * SECOND_US)
     assert sum(run_lengths(index)) == 3
@@ -106,7 +106,7 @@ def test_merge_deletes_expired_runs_and_drops_expired_keys(tmp_path: Path) -> No
 
 def test_flush_on_a_full_disk_keeps_the_keys_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = KeyIndex(tmp_path)
-    index.add(dict.fromkeys(digests(1), 0))
+    index.add(digests(1), 0)
 
     def full(*arguments: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -115,7 +115,7 @@ def test_flush_on_a_full_disk_keeps_the_keys_in_memory(tmp_path: Path, monkeypat
     with pytest.raises(OSError, match="No space"):
         index.flush(covers=5, now_us=0)
     monkeypatch.undo()
-    index.add(dict.fromkeys(digests(2), 0))
+    index.add(digests(2), 0)
     assert index.covers == 0
     assert index.seen(digests(1, 2, 3), 0).tolist() == [True, True, False]
     index.flush(covers=6, now_us=0)
@@ -126,7 +126,7 @@ def test_flush_on_a_full_disk_keeps_the_keys_in_memory(tmp_path: Path, monkeypat
 def test_filter_separates_new_keys_from_known_ones(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
     assert index.expect(digests(5, 7)) == []
-    index.add(dict.fromkeys(digests(5, 7), 0))
+    index.add(digests(5, 7), 0)
     index.flush(covers=1, now_us=0)
     for opened in (index, KeyIndex(tmp_path)):
         candidates = opened.expect(digests(*range(1000)))
@@ -137,7 +137,7 @@ def test_filter_separates_new_keys_from_known_ones(tmp_path: Path) -> None:
 
 def test_files_outside_the_manifest_are_deleted_on_opening(tmp_path: Path) -> None:
     index = KeyIndex(tmp_path)
-    index.add(dict.fromkeys(digests(1), 0))
+    index.add(digests(1), 0)
     index.flush(covers=1, now_us=0)
     for name in ("000000000009.keys", "000000000010.tmp"):
         (tmp_path / name).write_bytes(b"half written")
@@ -165,14 +165,14 @@ class IndexAgainstDict(RuleBasedStateMachine):
         self.index = KeyIndex(self.directory, retention_s=30, memory_keys=10)
         for numbers, at_us in self.log[self.index.covers :]:
             self.index.expect(digests(*numbers))
-            self.index.add(dict.fromkeys(digests(*numbers), at_us))
+            self.index.add(digests(*numbers), at_us)
 
     @rule(numbers=NUMBERS)
     def accept(self, numbers: list[int]) -> None:
         candidates = {numbers[position] for position in self.index.expect(digests(*numbers))}
         horizon_us = self.now_us - 30 * SECOND_US
         assert candidates >= {number for number in numbers if self.durable.get(number, -(1 << 60)) >= horizon_us}
-        self.index.add(dict.fromkeys(digests(*numbers), self.now_us))
+        self.index.add(digests(*numbers), self.now_us)
         self.log.append((numbers, self.now_us))
         self.durable.update(dict.fromkeys(numbers, self.now_us))
 

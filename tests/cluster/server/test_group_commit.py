@@ -208,3 +208,67 @@ def test_large_body_is_checked_in_another_thread(tmp_path: Path, monkeypatch: py
     loop_thread = asyncio.run(main())
     assert threads[0] == loop_thread and threads[1] != loop_thread
     gateway.close()
+
+
+class BusyUpkeep(FeedGateway):
+    """A gateway with room for ten keys in memory, whose upkeep blocks until `may_go_on` is set."""
+
+    def __init__(self, folder: Path) -> None:
+        dataset = Dataset(DatasetName("D"), DatasetKind.STREAM, Schema.of(id="INT", text="STRING"), key=("id",))
+        super().__init__(dataset, folder, FeedLimits(memory_keys=10), lambda: 1_000.0)
+        self.may_go_on = threading.Event()
+        self.started = threading.Event()
+        self.failure: OSError | None = None
+        self.upkeeps = 0
+
+    def maintain(self) -> None:
+        self.upkeeps += 1
+        self.started.set()
+        assert self.may_go_on.wait(10)
+        if self.failure is not None:
+            raise self.failure
+        super().maintain()
+
+
+def rows(start: int, end: int) -> bytes:
+    return json.dumps([{"id": number} for number in range(start, end)]).encode()
+
+
+def test_publishers_do_not_wait_for_upkeep_of_a_full_key_table(tmp_path: Path) -> None:
+    gateway = BusyUpkeep(tmp_path / "d")
+
+    async def main() -> None:
+        commit = GroupCommit(gateway)
+        assert isinstance(await store(commit, rows(0, 10)), Accepted)
+        assert await asyncio.to_thread(gateway.started.wait, 10)
+        answer = await store(commit, rows(5, 15))  # while the upkeep is blocked
+        assert isinstance(answer, Accepted)
+        assert (answer.accepted, answer.duplicates) == (5, 5)
+        assert gateway.upkeeps == 1
+        gateway.may_go_on.set()
+        upkeep = commit._upkeep
+        if upkeep is not None:
+            await upkeep
+        assert gateway._store.index.keys_in_memory == 0
+        answer = await store(commit, rows(0, 16))
+        assert isinstance(answer, Accepted)
+        assert (answer.accepted, answer.duplicates) == (1, 15)
+
+    asyncio.run(main())
+    gateway.close()
+
+
+def test_failed_upkeep_is_not_repeated_at_once(tmp_path: Path) -> None:
+    gateway = BusyUpkeep(tmp_path / "d")
+    gateway.failure = OSError(errno.ENOSPC, "No space left on device")
+    gateway.may_go_on.set()
+
+    async def main() -> None:
+        commit = GroupCommit(gateway)
+        for start in (0, 10, 11, 12):
+            assert isinstance(await store(commit, rows(start, start + 1 if start else 10)), Accepted)
+            assert await asyncio.to_thread(gateway.started.wait, 10)
+        assert gateway.upkeeps == 1
+
+    asyncio.run(main())
+    gateway.close()

@@ -92,7 +92,7 @@ def canonical_timestamp(value: datetime) -> datetime:
 def set_timestamps(records: list[Any], attribute: str) -> None:
     """`canonical_timestamp` for one column of many records. Most feeds send UTC: then one check covers all records."""
     try:
-        if set(map(attrgetter(f"{attribute}.tzinfo"), records)) == {UTC}:
+        if list(map(attrgetter(f"{attribute}.tzinfo"), records)).count(UTC) == len(records):
             return
     except AttributeError:
         pass  # some are null or missing

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from tocsin.cluster.feed.answertable import AnswerTable, StoredAnswer
@@ -50,7 +50,7 @@ class FeedStore:
 
     def commit(
         self,
-        keys: Iterable[Mapping[bytes, int]],
+        keys: Iterable[tuple[Collection[bytes], int]],
         answers: Mapping[bytes, StoredAnswer],
         upto: int,
         cursors: Mapping[str, int] | None = None,
@@ -59,8 +59,8 @@ class FeedStore:
 
         The caller serialises this with `skip_frames_without_records`.
         """
-        for of_request in keys:
-            self.index.add(of_request)
+        for digests, accepted_at_us in keys:
+            self.index.add(digests, accepted_at_us)
         self.answers.add(answers, upto, cursors)
         self._committed = upto
 
@@ -118,7 +118,7 @@ class FeedStore:
                 if self.removes_repeats and frame.count and frame.position >= self.index.covers:
                     digests = self.codec.digests(frame.payload)
                     self.index.expect(digests)
-                    self.index.add(dict.fromkeys(digests, frame.meta["accepted_at_us"]))
+                    self.index.add(digests, frame.meta["accepted_at_us"])
                 if "idempotency" in frame.meta and frame.position >= self.answers.covers:
                     answers.append(StoredAnswer.of_frame(frame))
                 if "recorded" in frame.meta and frame.position >= self.answers.covers:

@@ -77,8 +77,8 @@ _CLOSED = Unavailable("this dataset takes no more records: it was dropped, or th
 class SyncGroup:
     """Requests that one `sync` stores together or not at all, with their keys and answers."""
 
-    keys: list[dict[bytes, int]] = field(default_factory=list)
-    """For each request: digest → accepted at, in µs."""
+    keys: list[tuple[set[bytes], int]] = field(default_factory=list)
+    """For each request: (digests of its keys, accepted at in µs)."""
     answers: dict[bytes, StoredAnswer] = field(default_factory=dict)
     cursors: dict[str, int] = field(default_factory=dict)
     """Recording → its cursor."""
@@ -288,6 +288,10 @@ class FeedGateway:
         self._log.drop_buffered()
         self._store.records_end = min(self._store.records_end, self._log.tail)
 
+    def is_due_for_upkeep(self) -> bool:
+        """True if `maintain` should run at once. A `sync` runs it itself if the keys in memory double meanwhile."""
+        return self._store.removes_repeats and self._store.index.is_full()
+
     def maintain(self) -> None:
         """Upkeep: flush and merge key files, delete expired keys, answers and alerts, trim the log. Blocks."""
         with self._upkeep_lock:
@@ -363,7 +367,7 @@ class FeedGateway:
             self._store.records_end = answer.position
             self.recent.add(payload)
         if keys:
-            self._fresh.keys.append(keys)
+            self._fresh.keys.append((keys, now_us))
         if digests is not None:
             self._fresh.answers[digests.key] = StoredAnswer(digests, answer, now_us)
         return answer
@@ -392,10 +396,10 @@ class FeedGateway:
             return TooLarge("record bytes", self.limits.record_bytes)
         return decoded
 
-    def _without_repeats(self, decoded: Decoded, now_us: int) -> tuple[bytes, int, dict[bytes, int]]:
-        """(payload, count, keys) of the records whose key is new."""
+    def _without_repeats(self, decoded: Decoded, now_us: int) -> tuple[bytes, int, set[bytes]]:
+        """(payload, count, key digests) of the records whose key is new."""
         digests = decoded.digests
-        keys = dict.fromkeys(digests, now_us)
+        keys = set(digests)
         if not keys:
             return decoded.lines, decoded.count, keys
         candidates = [digests[index] for index in self._store.index.expect(digests)]
@@ -404,15 +408,15 @@ class FeedGateway:
             stored = self._store.index.seen(candidates, now_us).tolist()
             repeats = {digest for digest, is_stored in zip(candidates, stored, strict=True) if is_stored}
             unique = set(candidates)
-            for unsynced in (*self._fresh.keys, *self._syncing.keys):
-                repeats |= unsynced.keys() & unique
+            for unsynced, _ in (*self._fresh.keys, *self._syncing.keys):
+                repeats |= unsynced & unique
         if not repeats and len(keys) == len(digests):
             return decoded.lines, decoded.count, keys
         lines: dict[bytes, bytes] = {}
         for line, digest in zip(decoded.lines.split(b"\n"), digests, strict=True):
             if digest not in repeats:
                 lines.setdefault(digest, line)
-        return b"\n".join(lines.values()), len(lines), dict.fromkeys(lines, now_us)
+        return b"\n".join(lines.values()), len(lines), set(lines)
 
     def _earlier_answer(self, digests: RequestDigests, now_us: int) -> Accepted | KeyConflict | None:
         """The answer to an earlier request with the same Idempotency-Key, or None."""

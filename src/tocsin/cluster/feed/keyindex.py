@@ -23,19 +23,14 @@ import os
 import secrets
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from tocsin.cluster.feed.keyfilter import U64, USELESS_KEYS, Bools, KeyFilter
-
-I64: TypeAlias = npt.NDArray[np.int64]
-Part: TypeAlias = tuple[U64, U64, I64]
-"""(first halves, last halves, accepted at in µs), sorted by digest."""
+from tocsin.cluster.feed.keytable import I64, KeyTable, Part, first_halves, halves
 
 _MAGIC = b"TOCKEYS1"
 _RUN_HEADER = struct.Struct("<8sQQqq")
@@ -44,7 +39,7 @@ _MERGE_CHUNK = 1 << 19
 """Digests per step of a merge: about 12 MiB in all arrays together."""
 
 DEFAULT_MEMORY_KEYS = 200_000
-"""About 25 MB of Python objects. A flush of them takes about 50 ms."""
+"""32 bytes each, in two tables that take turns."""
 _RUNS_PER_TIER = 4
 """This many runs of similar size are merged into one. So there are at most 3 per power of four, and each key is
 rewritten once per power of four."""
@@ -65,8 +60,7 @@ class KeyIndex:
         self.memory_keys = memory_keys
         self.directory.mkdir(parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._table: dict[bytes, int] = {}
-        self._flushing: dict[bytes, int] = {}
+        self._table, self._flushing = KeyTable(), KeyTable()
         self._runs: tuple[KeyRun, ...] = ()
         self._covers = 0
         self._sequence = 0
@@ -98,30 +92,27 @@ class KeyIndex:
         if len(digests) <= _FEW:
             known = self._filter.add_few([int.from_bytes(digest[:8], "big") for digest in digests])
             return [index for index, may_be_known in enumerate(known) if may_be_known]
-        indexes: list[int] = np.flatnonzero(self._filter.add(_first_halves(digests))).tolist()
+        indexes: list[int] = np.flatnonzero(self._filter.add(first_halves(digests))).tolist()
         return indexes
 
     def seen(self, digests: Sequence[bytes], now_us: int) -> Bools:
         """For each digest: True if it was added within the retention before `now_us`."""
         horizon_us = self.horizon_us(now_us)
+        first, last = halves(digests)
         with self._lock:
-            tables, runs = (self._table, self._flushing), self._runs
-        is_seen = np.zeros(len(digests), dtype=np.bool_)
-        for table in tables:
-            if not table.keys().isdisjoint(digests):
-                is_seen |= [table.get(digest, _NEVER_US - 1) >= horizon_us for digest in digests]
+            is_seen = self._table.seen(first, last, horizon_us) | self._flushing.seen(first, last, horizon_us)
+            runs = self._runs
         if runs and digests:
-            first, last = _halves(digests)
             order = np.argsort(first)  # so that neighbouring queries read the same pages of a run
             first, last = first[order], last[order]
             for run in runs:
                 is_seen[order] |= run.seen(first, last, horizon_us)
         return is_seen
 
-    def add(self, accepted_at_us: Mapping[bytes, int]) -> None:
-        """Add digests, each with the time its record was accepted. The caller has passed them to `expect` before."""
+    def add(self, digests: Collection[bytes], at_us: int) -> None:
+        """Add digests of records that were accepted at this time. The caller has passed them to `expect` before."""
         with self._lock:
-            self._table.update(accepted_at_us)
+            self._table.add(digests, at_us)
 
     def flush(self, covers: int, now_us: int) -> None:
         """Write the table as a run. `covers`: every key that the log holds before this position has been added.
@@ -129,16 +120,16 @@ class KeyIndex:
         On OSError the index stays as it is and keeps the table in memory.
         """
         with self._lock:
-            # Include the table of an earlier flush that failed. The newer time wins.
-            self._flushing = {**self._flushing, **self._table} if self._flushing else self._table
-            self._table = {}
-            flushing = self._flushing
+            if len(self._flushing):  # an earlier flush failed; for a key in both tables, the newer time wins
+                self._flushing.extend(self._table)
+                self._table.clear()
+            else:
+                self._table, self._flushing = self._flushing, self._table
+            first, last, at_us = self._flushing.part()
         run: KeyRun | None = None
-        if flushing:
-            first, last = _halves(list(flushing))
-            at_us = np.fromiter(flushing.values(), dtype=np.int64, count=len(flushing))
-            young = at_us >= self.horizon_us(now_us)
-            run = write_run(self._next_path(), [_sorted_part(first[young], last[young], at_us[young])], len(first))
+        if len(first):
+            part = _sorted_part(*_young((first, last, at_us), self.horizon_us(now_us)))
+            run = write_run(self._next_path(), [part], len(first))
         runs = self._runs if run is None else (*self._runs, run)
         self._commit(runs, max(covers, self._covers), flushed=True)
 
@@ -194,7 +185,7 @@ class KeyIndex:
             dropped = {run.path for run in self._runs} - {run.path for run in runs}
             self._runs, self._covers = runs, covers
             if flushed:
-                self._flushing = {}
+                self._flushing.clear()
         for path in dropped:
             path.unlink(missing_ok=True)
 
@@ -213,22 +204,19 @@ class KeyIndex:
                 path.unlink()
 
 
-def _halves(digests: Sequence[bytes]) -> tuple[U64, U64]:
-    """The digests as two arrays of native 64-bit numbers, in an order that sorts like the digests."""
-    pairs = np.frombuffer(b"".join(digests), dtype=">u8").reshape(-1, 2)
-    return pairs[:, 0].astype(np.uint64), pairs[:, 1].astype(np.uint64)
-
-
-def _first_halves(digests: Sequence[bytes]) -> U64:
-    pairs = np.frombuffer(b"".join(digests), dtype=">u8")
-    return pairs[::2].astype(np.uint64)
+def _young(part: Part, horizon_us: int) -> Part:
+    """The digests that are not older than the horizon. Copies nothing if all are: new memory costs more than work."""
+    first, last, at_us = part
+    young = at_us >= horizon_us
+    return part if young.all() else (first[young], last[young], at_us[young])
 
 
 def _sorted_part(first: U64, last: U64, at_us: I64) -> Part:
     """Sort by digest and keep each digest once, with the latest time it was accepted."""
     order = np.argsort(first)
-    if not (np.diff(first[order]) == 0).any():
-        return first[order], last[order], at_us[order]
+    ordered = first[order]
+    if not (ordered[1:] == ordered[:-1]).any():
+        return ordered, last[order], at_us[order]
     # Some first halves are equal, nearly always because a key occurs twice. This sort is several times slower.
     order = np.lexsort((at_us, last, first))
     first, last, at_us = first[order], last[order], at_us[order]
@@ -294,7 +282,7 @@ def write_run(path: Path, parts: Iterable[Part], capacity: int) -> KeyRun | None
         os.ftruncate(fd, _ARRAYS_AT + 24 * capacity)
         for part in parts:
             for number, array in enumerate(part):
-                _write_all(fd, array.tobytes(), _ARRAYS_AT + 8 * (number * capacity + count))
+                _write_all(fd, array.data.cast("B"), _ARRAYS_AT + 8 * (number * capacity + count))
             if len(part[2]):
                 oldest_us = min(oldest_us, int(part[2].min()))
                 newest_us = max(newest_us, int(part[2].max()))
@@ -326,11 +314,10 @@ def _merged(runs: Sequence[KeyRun], horizon_us: int) -> Iterator[Part]:
         first = np.concatenate([run.first[part] for run, part in zip(runs, slices, strict=True)])
         last = np.concatenate([run.last[part] for run, part in zip(runs, slices, strict=True)])
         at_us = np.concatenate([run.at_us[part] for run, part in zip(runs, slices, strict=True)])
-        young = at_us >= horizon_us
-        yield _sorted_part(first[young], last[young], at_us[young])
+        yield _sorted_part(*_young((first, last, at_us), horizon_us))
 
 
-def _write_all(fd: int, data: bytes, offset: int) -> None:
+def _write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
     view = memoryview(data)
     while view:
         written = os.pwrite(fd, view, offset)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -38,8 +39,14 @@ INLINE_BYTES = 256 << 10
 """Bodies up to this size are checked on the event loop: it takes a few milliseconds, a thread would take longer."""
 CLOSELY_INLINE_BYTES = 2 << 10
 """Bodies with an error up to this size: 3 ms at most. A larger one, decoded record by record, takes up to 0.4 s."""
+AT_ONCE_BYTES = 32 << 10
+"""A body of this size is written at once. With a smaller one, the sync begins when all requests that have arrived are
+accepted: it costs more than they do. With large bodies the disk and the publishers would wait for the event loop
+meanwhile, and the event loop for them afterwards."""
 PAUSE_S = 0.001
 """Pause between two slices of decoding in a thread."""
+UPKEEP_RETRY_S = 5.0
+"""Pause after upkeep that failed."""
 _SYNCS_IN_A_ROW = 32
 """After this many syncs the thread is released, so that busy datasets cannot occupy all threads of the process."""
 _WASTED = "your last bodies were refused or incomplete; mend them, and send less until then"
@@ -85,6 +92,7 @@ class GroupCommit:
         self._waiting: dict[SyncGroup, list[asyncio.Future[None]]] = {}
         """The requests that wait for each group. The event loop writes it; the syncing thread only reads the keys."""
         self._syncing: asyncio.Task[None] | None = None
+        self._upkeep: asyncio.Task[None] | None = None
         self._log = logger()
 
     async def store(
@@ -107,7 +115,7 @@ class GroupCommit:
         if group.stored is None:
             decided = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(group, []).append(decided)
-            self._start_syncing()
+            self._start_syncing(at_once=len(body) >= AT_ONCE_BYTES)
             await decided
         return outcome if group.stored else _NOT_STORED
 
@@ -152,13 +160,19 @@ class GroupCommit:
         )
         return prepared, time.thread_time() - started_s
 
-    def _start_syncing(self) -> None:
+    def _start_syncing(self, at_once: bool = False) -> None:
         if self._syncing is None:
-            self._syncing = asyncio.create_task(self._sync())
+            syncing = self._in_thread() if at_once else None
+            self._syncing = asyncio.create_task(self._sync(syncing))
 
-    async def _sync(self) -> None:
+    def _in_thread(self) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(None, self._sync_in_a_row, loop)
+
+    async def _sync(self, syncing: asyncio.Future[None] | None) -> None:
+        """Wait for the syncs in a thread; start them if they have not been started."""
         try:
-            await asyncio.to_thread(self._sync_in_a_row, asyncio.get_running_loop())
+            await (syncing or self._in_thread())
         except Exception as error:  # the group reports it to each publisher
             self._log.error("a sync failed", dataset=self.gateway.dataset.name, reason=str(error))
         finally:
@@ -176,7 +190,19 @@ class GroupCommit:
             with suppress(RuntimeError):  # the loop is closed: no publisher is left
                 loop.call_soon_threadsafe(self._answer_decided)
 
+    async def _maintain(self) -> None:
+        """Run upkeep in a thread of its own. In the syncing thread every publisher would wait for it."""
+        try:
+            await asyncio.to_thread(self.gateway.maintain)
+        except (OSError, sqlite3.Error) as error:
+            self._log.error("upkeep of a feed failed", dataset=self.gateway.dataset.name, reason=str(error))
+            await asyncio.sleep(UPKEEP_RETRY_S)
+        finally:
+            self._upkeep = None
+
     def _answer_decided(self) -> None:
+        if self._upkeep is None and self.gateway.is_due_for_upkeep():
+            self._upkeep = asyncio.create_task(self._maintain())
         for group in [group for group in self._waiting if group.stored is not None]:
             for decided in self._waiting.pop(group):
                 if not decided.done():  # its publisher may have disconnected

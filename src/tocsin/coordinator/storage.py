@@ -51,6 +51,8 @@ def restore(turn: Turn, state: StoredState) -> dict[str, str]:
         broker = BrokerRecord(row.broker, row.address, row.incarnation, row.capacity, row.place)
         broker.draining, broker.failures = row.draining, row.failures
         registry.add_broker(broker)
+        registry.set_role(broker, row.role, row.standby)
+        turn.loads.sites.set_role(broker.id, row.role)
         if row.dead:
             broker.health, broker.since_s = Health.DEAD, turn.now_s
         else:

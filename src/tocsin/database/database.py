@@ -11,13 +11,16 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.engine import Connection
 
+from tocsin.database.formats import StoredFormat, bring_up_to_date
+
 T = TypeVar("T")
 
 
 class Database:
     """Thread-safe. `write` is one transaction; `read` sees one consistent state and never waits for a writer."""
 
-    def __init__(self, url: str, tables: sa.MetaData) -> None:
+    def __init__(self, url: str, format: StoredFormat) -> None:
+        """Open the store, and create or convert it if that is necessary."""
         # After a restart of the server, a new connection is opened before the next transaction, which then succeeds.
         self._engine = sa.create_engine(url, pool_pre_ping=True)
         self._writing = threading.RLock()
@@ -25,8 +28,12 @@ class Database:
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin)
         self._writer = self._engine.execution_options(writes=True)
-        tables.create_all(self._engine)
-        _add_missing_parts(self._engine, tables)
+        try:
+            with self.write() as connection:
+                bring_up_to_date(connection, format)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._engine.dispose()
@@ -70,21 +77,6 @@ def chunks(items: Sequence[T], size: int = 10_000) -> Iterator[Sequence[T]]:
     """Slices of at most `size` items: databases limit the number of values in one statement."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-def _add_missing_parts(engine: sa.Engine, tables: sa.MetaData) -> None:
-    """Add columns and indexes to tables that an earlier release created. Such columns may be NULL, because old rows
-    lack them."""
-    present = sa.inspect(engine)
-    for table in tables.sorted_tables:
-        names = {column["name"] for column in present.get_columns(table.name)}
-        for column in table.columns:
-            if column.name not in names:
-                described = sa.schema.CreateColumn(column).compile(engine)
-                with engine.begin() as connection:
-                    connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {described}"))
-        for index in table.indexes:
-            index.create(engine, checkfirst=True)
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

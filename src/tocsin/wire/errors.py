@@ -42,6 +42,7 @@ class Code(StrEnum):
     EXISTS = "exists", 409
     IN_USE = "in_use", 409
     NOT_A_FEED_TARGET = "not_a_feed_target", 409
+    NEWER_FORMAT = "newer_format", 409
     TOO_LARGE = "too_large", 413
     NOT_HOME = "not_home", 421
     IDEMPOTENCY_CONFLICT = "idempotency_conflict", 422

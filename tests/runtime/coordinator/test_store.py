@@ -35,6 +35,7 @@ from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.snapshot import Place
 from tocsin.runtime.coordinator.store import CoordinatorStore, Superseded
 from tocsin.wire.link import Frontend, Webhook
+from tocsin.wire.site_link import Role
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,7 @@ def frontend(name: str, cursor: str = "1-0") -> Frontend:
 
 EVERYTHING: list[StoreEffect] = [
     StoreBroker(B1, "ws://one", "i1", 2.5, Place(1.5, -2.5), True, False, 3, False),
-    StoreBroker(B2, "ws://two", "i2", 1.0, None, False, True, 0, True),
+    StoreBroker(B2, "ws://two", "i2", 1.0, None, False, True, 0, True, Role.EDGE, standby=True),
     StoreCapacity(B1, None, 250_000.0, 1_000.5),
     StoreCapacity(B2, 1e6, None, None),
     StoreSubscriber(ADA, Place(48.1, 11.6), Coordinate(height_s=0.01), B1, 1_800_000_000.25, False, True),

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from tocsin.cluster.catalog.dead_letters import DeadLetterTable
 from tocsin.cluster.catalog.definitions import ChannelTable, DatasetTable, FeedTable
@@ -23,7 +24,15 @@ from tocsin.cluster.catalog.tables import read_fact, schema, tokens, write_fact
 from tocsin.cluster.catalog.trials import TrialTable
 from tocsin.cluster.catalog.writes import WriteTable
 from tocsin.database.database import Database
+from tocsin.database.formats import StoredFormat
 
+
+def _store_small_files(_connection: Connection) -> None:
+    """Format 2: the catalog itself may store the bytes of a small file [decision 19]. There is nothing to convert."""
+
+
+_FORMAT = StoredFormat("data root", schema, (_store_small_files,))
+"""Of the catalog and all files below the root. The catalog alone says what the files hold."""
 _GENERATION = "generation"
 """The fact that holds the last number given to an epoch or a folder."""
 
@@ -32,7 +41,7 @@ class Catalog:
     """Thread-safe. Only one process at a time opens it: that process holds the lock of the data root."""
 
     def __init__(self, url: str) -> None:
-        self._database = Database(url, schema)
+        self._database = Database(url, _FORMAT)
         self.datasets = DatasetTable(self._database)
         self.feeds = FeedTable(self._database)
         self.channels = ChannelTable(self._database)

@@ -38,6 +38,7 @@ from tocsin.coordinator.effects import (
 )
 from tocsin.coords.coordinate import Coordinate
 from tocsin.database.database import Database, chunks
+from tocsin.database.formats import StoredFormat
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.snapshot import Place
 from tocsin.runtime.coordinator.store_tables import (
@@ -55,7 +56,9 @@ from tocsin.runtime.coordinator.store_tables import (
     WEBHOOKS,
 )
 from tocsin.wire.link import Frontend, Webhook
+from tocsin.wire.site_link import Role
 
+_FORMAT = StoredFormat("coordinator's store", METADATA)
 _EPOCH = "epoch"
 _TABLES_OF_SUBSCRIBERS = (SUBSCRIBERS, SUBSCRIPTIONS, WEBHOOKS)
 
@@ -70,7 +73,7 @@ class Superseded(Exception):
 class CoordinatorStore:
     def __init__(self, url: str, epoch: str) -> None:
         """Take over the store. `epoch` must differ between processes."""
-        self._database = Database(url, METADATA)
+        self._database = Database(url, _FORMAT)
         self._epoch = epoch
         with self._database.write() as connection:
             _upsert(connection, FACTS, [{"name": _EPOCH, "value": epoch}])
@@ -119,7 +122,7 @@ class _Batch:
     def add(self, effect: StoreEffect) -> None:
         match effect:
             case StoreBroker():
-                self._put(BROKERS, (effect.broker,), _without_place(effect))
+                self._put(BROKERS, (effect.broker,), _without_place(effect) | {"role": effect.role.value})
             case ForgetBroker(broker):
                 self._put(BROKERS, (broker,), None)
                 self._put(CAPACITIES, (broker,), None)
@@ -232,7 +235,9 @@ def _place(row: Row) -> Place | None:
 
 
 def _broker(row: Row) -> StoreBroker:
-    return StoreBroker(place=_place(row), **row)
+    """A row of an earlier version has no role: the broker registers with it again."""
+    role = Role(row.pop("role") or Role.PLAIN)
+    return StoreBroker(place=_place(row), role=role, standby=bool(row.pop("standby")), **row)
 
 
 def _subscriber(row: Row) -> StoreSubscriber:

@@ -14,6 +14,7 @@ BROKERS = sa.Table(
     sa.Column("lat", sa.Double), sa.Column("lon", sa.Double), sa.Column("draining", sa.Boolean, nullable=False),
     sa.Column("dead", sa.Boolean, nullable=False), sa.Column("failures", sa.Integer, nullable=False),
     sa.Column("dismissed", sa.Boolean, nullable=False),
+    sa.Column("role", sa.String(16)), sa.Column("standby", sa.Boolean),
 )  # fmt: skip
 CAPACITIES = sa.Table(
     "coordinator_capacities", METADATA,

@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "wire": {"model", "coords"},
     "coords": {"model"},
     "policies": {"model", "coords"},
-    "database": set(),
+    "database": {"wire"},
     "segments": set(),
     "broker": {"model", "wire", "coords"},
     "coordinator": {"model", "wire", "policies", "coords"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,10 @@ from tocsin.client.topic_events import TopicMessage
 from tocsin.client.topic_limits import PublishLimits
 from tocsin.client.topic_rating import Rater, keyword_utility
 from tocsin.client.topic_session import TopicSession
+from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.topic import Position
 from tocsin.wire import topic as wire
+from tocsin.wire.topic_directory import TopicEntry
 
 HOME = "ws://one"
 
@@ -82,7 +85,26 @@ def test_receiver_sends_its_average_ratings_once_a_second() -> None:
     bench.pass_time(1.0)
     bench.hear(HOME, wire.Messages(3, 1, 1, [(5, 1, b"good"), (5, 2, b"bad"), (6, 1, b"good")]))
     bench.pass_time(3.0)
-    assert bench.take(wire.Feedback) == [wire.Feedback(3, {5: 0.5, 6: 1.0})]
+    assert bench.take(wire.Feedback) == [wire.Feedback(3, {5: 0.5, 6: 1.0}, may_skip=True)]
+
+
+@pytest.mark.parametrize(
+    ("definition", "may_skip", "tolerates_s"),
+    [
+        ({}, True, None),
+        ({"delay_s": 2.0, "within_s": 0.1}, True, 2.0),
+        ({"within_s": 0.1}, True, 0.1),
+        ({"persistent": True, "delay_s": 2.0}, False, None),
+    ],
+)
+def test_slow_receiver_may_skip_messages_of_volatile_topics_only(
+    definition: dict[str, Any], may_skip: bool, tolerates_s: float | None
+) -> None:
+    rater = Rater(lambda received: 1.0)
+    rater.learn(TopicEntry(T, 1, 1, BrokerId("b"), HOME, **definition))
+    assert rater.feedback(T, 3, {5: 1.0}) == wire.Feedback(3, {5: 1.0}, may_skip, tolerates_s)
+    unknown = rater.feedback(TopicName("a/other"), 4, {5: 1.0})
+    assert not unknown.may_skip
 
 
 def test_keywords_rate_messages_by_equation_eight() -> None:

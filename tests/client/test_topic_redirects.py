@@ -143,6 +143,39 @@ def test_refused_or_lost_target_leaves_the_receiver_where_it_is() -> None:
     assert bench.received() == [1, 2]
 
 
+def test_receiver_asks_a_target_again_that_cannot_answer_yet() -> None:
+    bench = attached()
+    bench.redirect()
+    ((_, request),) = bench.requests(wire.AttachReceiver)
+    assert isinstance(request, wire.AttachReceiver)
+    bench.hear(TWO, wire.Refused(request.id, "not_ready", "the home does not answer", 0.2))
+    assert bench.requests(wire.AttachReceiver) == []
+    bench.pass_time(0.5)
+    bench.attached(TWO)
+    assert [address for address, _ in detaches(bench)] == [ONE]
+
+
+def test_receiver_asks_a_lost_target_again_over_the_next_connection() -> None:
+    bench = attached()
+    bench.redirect()
+    assert bench.requests(wire.AttachReceiver)
+    bench.lose(TWO)
+    bench.pass_time(2.0)
+    bench.attached(TWO)
+    assert [address for address, _ in detaches(bench)] == [ONE]
+
+
+def test_redirect_that_overtakes_the_answer_to_an_attach_holds() -> None:
+    bench = EdgeSession()
+    bench.redirect()
+    bench.attached(ONE)
+    bench.get(ONE, 1)
+    bench.attached(TWO, sequence=1)
+    assert [address for address, _ in detaches(bench)] == [ONE]
+    bench.get(TWO, 1, 2)
+    assert bench.received() == [1, 2]
+
+
 def test_lost_source_leaves_the_receiver_at_the_target() -> None:
     bench = attached()
     bench.get(ONE, 1)
@@ -171,7 +204,7 @@ def test_target_that_knows_of_a_failed_home_names_the_loss_once() -> None:
 def test_late_answer_of_a_forgotten_redirect_is_detached() -> None:
     bench = attached()
     bench.redirect()
-    bench.pass_time(16.0)
+    bench.pass_time(31.0)
     bench.attached(TWO)
     assert [(address, message.at) for address, message in detaches(bench)] == [(TWO, AT[TWO])]
     bench.get(ONE, 1)

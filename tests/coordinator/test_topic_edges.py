@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.coordinator.bench import B1, B2, B3
 from tests.coordinator.test_topics import RULES, T, TopicBench, code
+from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.events import ReceiversRedirected, TopicCreated
+from tocsin.coordinator.topic_homes import LEASE_MARGIN
 from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.coordinator.topic_views import topic_entry
 from tocsin.model.ids import BrokerId, TopicName
@@ -141,3 +143,34 @@ def test_administrator_redirects_receivers_between_edges() -> None:
     assert bench.sent(B3, ExpectReceivers) == [ExpectReceivers(T, ["ann/7"])]
     assert bench.sent(B2, RedirectReceivers) == [RedirectReceivers(T, ["ann/7"], B3, "ws://b3")]
     assert code(bench.ask(lambda ask: ReceiversRedirected(ask, T, B2, B1))) is Code.NOT_FOUND
+
+
+def test_roles_survive_a_restart_and_a_standby_waits_for_the_head() -> None:
+    bench = SiteBench()
+    bench.made()
+    bench.core = Coordinator(RULES, "e2", memory=bench.store.load(), now_s=bench.now_s)
+    bench.registry = bench.core.registry
+    roles = {name: (record.role, record.standby) for name, record in bench.registry.brokers.items()}
+    assert roles == {B1: (Role.HEAD, False), B2: (Role.EDGE, False), B3: (Role.EDGE, True)}
+    assert list(bench.registry.heads) == [B1] and list(bench.registry.edges) == [B2, B3]
+    assert bench.core.site_loads.capacity(B1).matched_per_s == float("inf")
+    bench.live = []
+    bench.join(B3, Role.EDGE, standby=True)
+    new = bench.made(TopicName("new"))
+    assert LEASE_MARGIN * RULES.topic_lease_s + 1.0 < RULES.grace_s
+    bench.pass_time(LEASE_MARGIN * RULES.topic_lease_s + 1.0)
+    assert new.home is None, "the head has not had time to register"
+    bench.join(B1, Role.HEAD)
+    bench.pass_time(1.0)
+    assert new.home == B1
+
+
+def test_standby_becomes_the_home_if_the_head_stays_away_after_a_restart() -> None:
+    bench = SiteBench()
+    bench.made()
+    bench.core = Coordinator(RULES, "e2", memory=bench.store.load(), now_s=bench.now_s)
+    bench.registry = bench.core.registry
+    bench.live = []
+    bench.join(B3, Role.EDGE, standby=True)
+    bench.pass_time(2 * RULES.grace_s + 2 * RULES.topic_lease_s)
+    assert bench.registry.topics.topics[T].home == B3

@@ -5,10 +5,11 @@ from __future__ import annotations
 from tests.coordinator.bench import B1, B2, B3, Bench
 from tests.coordinator.coordinator_world import RULES, World
 from tocsin.coordinator.effects import RecordTrace
-from tocsin.coordinator.events import Ticked
+from tocsin.coordinator.events import Ticked, UserRegistered
 from tocsin.coordinator.views import status_view
-from tocsin.coordinator.watching import balance_row, measured, picture
-from tocsin.model.ids import BrokerId
+from tocsin.coordinator.watching import balance_row, measured, picture, registered_places
+from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.snapshot import Place
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.wire.link import LoadReport
 
@@ -64,3 +65,11 @@ def test_reported_cov_counts_only_brokers_that_accept() -> None:
     row = balance_row(bench.core, 7.0)
     assert row.cov == status_view(bench.core, 7.0)["cov"] == 0.5
     assert row.load_bytes_per_s == 180.0 and row.detail is not None and row.detail["max_bytes_per_s"] == 500.0
+
+
+def test_place_of_a_registered_user_is_part_of_the_picture() -> None:
+    world, ann = World(brokers=1, subscribers=0), SubscriberId("ann")
+    effects = world.handle(UserRegistered(1, ann, Place(60.2, 24.9)))
+    rows = [effect.row for effect in effects if isinstance(effect, RecordTrace)]
+    assert [(row.kind, row.subscriber, row.lat, row.lon) for row in rows] == [(Kind.POSITION, ann, 60.2, 24.9)]
+    assert registered_places(world.core, 5.0) == [TraceRow(5.0, Kind.POSITION, subscriber=ann, lat=60.2, lon=24.9)]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tocsin.demo.site_scenarios import run_live
+from tocsin.demo.site_world import DisobedientTopics, Publisher
 from tocsin.experiments.epeer_live import LiveSite
 from tocsin.experiments.runner import Row, table_of
 
@@ -47,6 +48,19 @@ def test_limits_that_stay_after_the_repair_are_not_judged(tmp_path: Path) -> Non
     held = report(tmp_path, {"matching": DAMAGE, "burst-without": BURST | {"tight_p99_s": 7.0}})
     assert held["limits-lifted-matching"] is None and held["delay-without"] is True
     assert held["utility-per-byte-matching"] is True and "overload-seen" not in held
+
+
+def test_admitted_excess_fails_its_claim_alone(tmp_path: Path) -> None:
+    held = report(tmp_path, {"disobedient": DAMAGE | {"excess": 4_000.0, "excess_dropped": 0.98}})
+    assert held == {"excess-dropped": False, "protected-disobedient": True}
+
+
+def test_excess_of_a_publisher_counts_beyond_its_changing_limit() -> None:
+    publisher = Publisher("t", 0, 10.0, 0.5, DisobedientTopics("http://nowhere"))
+    publisher.attempts = [(float(second), None if second < 2 else 0.5) for second in range(10)]
+    publisher.drops = [1.0, 5.0, 6.0, 9.0]
+    assert publisher.is_disobedient
+    assert publisher.excess(2.0, 9.0) == (7 - 3.0, 2)
 
 
 @pytest.mark.parametrize("options", [{"scenarios": "flood"}, {"speed": "2"}])

@@ -34,6 +34,9 @@ PLAN_JSON = {
     "least": 7,
 }
 OWNED_JSON = {"topic": "a/b", "epoch": 3, "state": HANDED_OVER_JSON, "log": PLAN_JSON, "record": None}
+IMPORTS = site_link.ImportFlows(T1, 2, {"south": ["east"]})
+IMPORTS_JSON = {"type": "import_flows", "topic": "a/b", "created": 2, "flows": {"south": ["east"]}}
+NEIGHBOUR = site_link.NeighbourAccess("south", "https://south", "secret", "ca.pem")
 STATE = link.SubscriberState(ANN, [link.Frontend(S1, ChannelName("C"), {"kind": "fire"}, "1-5")])
 STATE_JSON = {
     "subscriber": "ann",
@@ -148,6 +151,14 @@ FROM_BROKER: list[tuple[Any, dict[str, Any]]] = [
         site_link.PublisherRates(3, {T1: [site_link.PublisherRate(5, 70.0, 100.0, 9.0)]}),
         {"type": "publisher_rates", "number": 3, "topics": {"a/b": [[5, 70.0, 100.0, 9.0]]}},
     ),
+    (
+        site_link.FlowDemand([site_link.TopicDemand(T1, 3, True, False)]),
+        {"type": "flow_demand", "topics": [["a/b", 3, True, False]]},
+    ),
+    (
+        site_link.FlowCounts([site_link.FlowCount("south", "east", T1, 9, 1)]),
+        {"type": "flow_counts", "flows": [["south", "east", "a/b", 9, 1]]},
+    ),
     (topic_link.RenewLease(4), {"type": "renew_lease", "number": 4}),
     (topic_link.ReturnLease(), {"type": "return_lease"}),
     (topic_link.TopicPrepared(T1, 3), {"type": "topic_prepared", "topic": "a/b", "epoch": 3}),
@@ -241,6 +252,17 @@ FROM_COORDINATOR: list[tuple[Any, dict[str, Any]]] = [
     ),
     (site_link.ReportPublishers(3), {"type": "report_publishers", "number": 3}),
     (site_link.LimitPublishers({T1: [(5, 10.0)]}), {"type": "limit_publishers", "limits": {"a/b": [[5, 10.0]]}}),
+    (IMPORTS, IMPORTS_JSON),
+    (
+        site_link.Federate("north", [NEIGHBOUR], [IMPORTS], False),
+        {
+            "type": "federate",
+            "site": "north",
+            "neighbours": [{"site": "south", "coordinator": "https://south", "token": "secret", "ca": "ca.pem"}],
+            "imports": [IMPORTS_JSON],
+            "complete": False,
+        },
+    ),
     (topic_link.LeaseRenewed(4, 5.0), {"type": "lease_renewed", "number": 4, "lease_s": 5.0}),
     (
         topic_link.OwnTopics([topic_link.OwnedTopic(T1, 3, HANDED_OVER, PLAN)], [(T1, 2)], [(T1, 4)]),
@@ -294,3 +316,7 @@ def test_every_message_has_its_encoded_form(union: Any, messages: list[tuple[Any
         text = msgspec.json.encode(message)
         assert text.decode() == json.dumps(content, separators=(",", ":"))
         assert msgspec.json.decode(text, type=union) == message
+
+
+def test_printed_neighbour_does_not_show_its_token() -> None:
+    assert "secret" not in repr(site_link.Federate("north", [NEIGHBOUR]))

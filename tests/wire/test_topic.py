@@ -22,15 +22,18 @@ FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
         {"op": "attach_sender", "id": 2, "topic": "a/b", "run": 77, "number": 5, "prompt": False},
     ),
     (
-        topic.AttachReceiver(3, T1, (4, 9), True),
-        {"op": "attach_receiver", "id": 3, "topic": "a/b", "after": [4, 9], "early": True},
+        topic.AttachReceiver(3, T1, (4, 9), True, {"east": 7}),
+        {"op": "attach_receiver", "id": 3, "topic": "a/b", "after": [4, 9], "early": True, "flows": {"east": 7}},
     ),
     (topic.Ready(6), {"op": "ready", "at": 6}),
     (topic.Publish(6, 5, [b"x", b""]), {"op": "publish", "at": 6, "number": 5, "messages": ["eA==", ""]}),
     (topic.Detach(4, 6), {"op": "detach", "id": 4, "at": 6}),
     (topic.Ping(5), {"op": "ping", "id": 5}),
     (topic.Probe(-1), {"op": "probe", "id": -1}),
-    (topic.Feedback(6, {5: 0.5}), {"op": "feedback", "at": 6, "ratings": {"5": 0.5}}),
+    (
+        topic.Feedback(6, {5: 0.5}, True, 2.0),
+        {"op": "feedback", "at": 6, "ratings": {"5": 0.5}, "may_skip": True, "tolerates_s": 2.0},
+    ),
     (topic.Offered(6, 70.0), {"op": "offered", "at": 6, "per_s": 70.0}),
     (topic.Locate(9, HERE, True), {"op": "locate", "nonce": 9, "coordinate": HERE_JSON, "moved": True}),
 ]

@@ -115,7 +115,8 @@ class Attachments:
         """Receivers to attach now at another edge."""
         self.redirects.forget_late(now_s)
         for topic, redirected in list(self.redirects.receivers.items()):
-            waits = redirected.request is None
+            is_answered = (topic, "receive") not in redirected.source.requests.values()
+            waits = redirected.request is None and is_answered and now_s >= redirected.not_before_s
             if waits and (connection := self._ready_connection(redirected.address, now_s)) is not None:
                 yield connection, topic
 
@@ -334,7 +335,9 @@ class Attachments:
 
     def refused(self, connection: ClientConnection, message: wire.Refused, now_s: float) -> Need | None:
         need = connection.requests.pop(message.id, None)
-        if need is not None and need[1] == "receive" and self.redirects.takes(need[0], connection, message.id):
+        if need is not None and (redirected := self.redirects.takes(need[0], connection, message.id)) is not None:
+            if message.retry_after_s is not None:
+                self.redirects.retried(need[0], redirected, now_s + message.retry_after_s)
             return None  # stay at the present edge
         if need is None or self.early.refused(need, message.id) or self._where.get(need) is not connection:
             return None

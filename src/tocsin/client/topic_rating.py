@@ -13,6 +13,8 @@ import msgspec
 from tocsin.client.topic_events import Item, TopicMessage
 from tocsin.model.feedback import by_keywords, rated
 from tocsin.model.ids import TopicName
+from tocsin.wire import topic as wire
+from tocsin.wire.topic_directory import TopicEntry
 from tocsin.wire.topic_envelope import MARK, unwrapped
 
 Utility = Callable[[TopicMessage], float | None]
@@ -47,6 +49,15 @@ class Rater:
         self._utility = utility if callable(utility) else keyword_utility(utility)
         self._sums: dict[TopicName, dict[int, tuple[float, int]]] = {}
         self._taken_s = float("-inf")
+        self._tolerated: dict[TopicName, float | None] = {}
+        """Volatile topics: messages that a slow receiver may skip, and the delay after which it does."""
+
+    def learn(self, entry: TopicEntry) -> None:
+        """The directory has named a topic."""
+        if entry.persistent:
+            self._tolerated.pop(entry.topic, None)
+        else:
+            self._tolerated[entry.topic] = entry.within_s if entry.delay_s is None else entry.delay_s
 
     def rate(self, items: Iterable[Item]) -> None:
         for item in items:
@@ -66,6 +77,9 @@ class Rater:
             return
         total, count = publishers.get(message.publisher, (0.0, 0))
         publishers[message.publisher] = (total + rated(lambda _: value, message), count + 1)
+
+    def feedback(self, topic: TopicName, at: int, ratings: dict[int, float]) -> wire.Feedback:
+        return wire.Feedback(at, ratings, topic in self._tolerated, self._tolerated.get(topic))
 
     def take(self, now_s: float) -> dict[TopicName, dict[int, float]]:
         """Once a second: the average rating of each publisher since the last call."""

@@ -1,19 +1,21 @@
 """Receivers of a topic session that change their edge: attach there first, then leave the present one. Pure.
 
 The present edge goes on sending until the new one has answered. Both send the same messages with the same positions, so
-what arrives twice is removed by position. If the new edge refuses or is lost, the receiver stays where it is.
+what arrives twice is removed by position. If the new edge is lost or cannot answer yet, the receiver stays where it is
+and tries again: a busy edge may wait for the home longer than it lets receivers wait. It stays for good if the new edge
+refuses it, or at the end of `_ANSWER_S`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tocsin.client.topic_connection import ClientConnection
+from tocsin.client.topic_connection import ClientConnection, Need
 from tocsin.model.ids import TopicName
 from tocsin.wire import topic as wire
 
-_ANSWER_S = 15.0
-"""How long a receiver waits for the new edge before it stays for good."""
+_ANSWER_S = 30.0
+"""How long a receiver tries to reach the new edge, which expects it for as long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +24,8 @@ class RedirectedReceiver:
     """Of the new edge."""
     source: ClientConnection
     until_s: float
+    not_before_s: float = 0.0
+    """When to ask the new edge again, after a refusal that says so."""
     connection: ClientConnection | None = None
     request: int | None = None
 
@@ -31,9 +35,12 @@ class Redirects:
     receivers: dict[TopicName, RedirectedReceiver] = field(default_factory=dict)
 
     def ordered(self, source: ClientConnection, message: wire.Redirect, now_s: float) -> None:
-        """The present edge sends the receiver to another one."""
+        """The present edge sends the receiver to another one. The order may overtake the answer to an attach, which
+        waits for its turn at an edge with little output."""
         known = self.receivers.get(message.topic)
-        is_here = source.attached.get((message.topic, "receive")) == message.at
+        need: Need = (message.topic, "receive")
+        is_target = known is not None and known.connection is source
+        is_here = source.attached.get(need) == message.at or (need in source.requests.values() and not is_target)
         if is_here and message.address != source.address and (known is None or known.address != message.address):
             self.receivers[message.topic] = RedirectedReceiver(message.address, source, now_s + _ANSWER_S)
 
@@ -48,11 +55,16 @@ class Redirects:
             return None
         return self.receivers.pop(topic)
 
+    def retried(self, topic: TopicName, redirected: RedirectedReceiver, not_before_s: float) -> None:
+        """The new edge cannot serve the receiver yet."""
+        redirected.connection, redirected.request, redirected.not_before_s = None, None, not_before_s
+        self.receivers[topic] = redirected
+
     def lost(self, connection: ClientConnection) -> None:
-        """A connection has ended. Without the new edge's the receiver stays where it is."""
-        self.receivers = {
-            topic: redirected for topic, redirected in self.receivers.items() if redirected.connection is not connection
-        }
+        """A connection has ended. Without the new edge's the receiver stays where it is until there is another one."""
+        for topic, redirected in self.receivers.items():
+            if redirected.connection is connection:
+                self.retried(topic, redirected, 0.0)
 
     def forget_late(self, now_s: float) -> None:
         self.receivers = {

@@ -187,6 +187,8 @@ class TopicSession:
             if topic in self.senders:
                 yield from self._drop_sender(topic, refusal.code, refusal.message)
         for entry in answer.topics:
+            if self._rater is not None:
+                self._rater.learn(entry)
             if entry.address is not None:
                 self._homes.learn(entry.topic, entry.epoch, entry.address, now_s, entry.receive_at)
         for subscription, pattern in self._patterns.items():
@@ -346,9 +348,11 @@ class TopicSession:
         for topic, per_s in self.limits.take_offered(now_s).items():
             if (sending := self._homes.attached(topic, "send")) is not None:
                 yield events.Send(sending[0].number, wire.Offered(sending[1], per_s))
-        for topic, ratings in ({} if self._rater is None else self._rater.take(now_s)).items():
+        if self._rater is None:
+            return
+        for topic, ratings in self._rater.take(now_s).items():
             if (receiving := self._homes.attached(topic, "receive")) is not None:
-                yield events.Send(receiving[0].number, wire.Feedback(receiving[1], ratings))
+                yield events.Send(receiving[0].number, self._rater.feedback(topic, receiving[1], ratings))
 
     def _stop_waiting_for(self, topic: TopicName) -> Iterator[Effect]:
         for subscription, waits_for in list(self._unready.items()):

@@ -30,6 +30,7 @@ from tocsin.coordinator import (
 from tocsin.coordinator.arbiter import Arbiter, Decision
 from tocsin.coordinator.chosen_rules import choose_balance, choose_placement, restore_choices
 from tocsin.coordinator.effects import AnswerRequest, Effect, RequestRejection, StoredState
+from tocsin.coordinator.federation import SITE_RUN, Federation
 from tocsin.coordinator.loads import BrokerLoads
 from tocsin.coordinator.placing import register_user, request_broker
 from tocsin.coordinator.planning import Planner, Planning
@@ -75,6 +76,10 @@ class Coordinator:
         self.topic_edges = topic_edges.TopicEdges()
         self.topic_edges.report, self.topic_edges.topics = self.site_loads.report, self.site_loads.topics
         self.planning = Planning(self.arbiter, planners or {}, json.loads(facts.get("policy_memory", "{}")))
+        self.federation: Federation | None = None
+        """None for a site without a name: it has no neighbours."""
+        if rules.site is not None:
+            self.federation = Federation(rules.site, rules, int(facts.get(SITE_RUN, "0")), now_s)
         self._announced_generation = 0
 
     @property
@@ -99,11 +104,16 @@ class Coordinator:
                     liveness.handle_link_closed(turn, broker)
             case events.BrokerReleased(name):
                 liveness.finish_dismissal(turn, name)
+            case events.NeighbourOpened() | events.NeighbourMessageReceived() | events.NeighbourClosed():
+                if self.federation is not None:
+                    self.federation.handle(turn, event)
             case _:
                 turn.do(AnswerRequest(event.ask, self._answer(turn, event)))
         changed = self.registry.generation != self._announced_generation
         if changed or self.registry.topics.without_edge or isinstance(event, events.Ticked):
             self.topic_edges.check(turn)
+        if self.federation is not None:
+            self.federation.imports.follow_homes(turn)
         if changed:
             self._announced_generation = self.registry.generation
             liveness.announce_accepting(turn)
@@ -120,6 +130,8 @@ class Coordinator:
         self.site_control.check(turn)
         self.site_congestion.check(turn, self.site_control.limited)
         self.arbiter.start(turn)
+        if self.federation is not None:
+            self.federation.check(turn)
         if may_plan:
             self.planning.balance(turn)
             self.topic_control.check(turn)
@@ -131,6 +143,8 @@ class Coordinator:
         if isinstance(message, link.Register):
             if message.broker == event.broker:
                 registration.register_broker(turn, event.link, message)
+                if self.federation is not None:
+                    self.federation.settle_broker(turn, self.registry.brokers[event.broker])
             return
         broker = self.registry.brokers.get(event.broker)
         if broker is None or broker.link != event.link:
@@ -170,6 +184,9 @@ class Coordinator:
                 network_coordinates.handle_report(broker, message)
             case _ if isinstance(message, topic_link.FromBroker):
                 topic_reports.handle_report(turn, broker, message)
+            case site_link.FlowDemand() | site_link.FlowCounts():
+                if self.federation is not None:
+                    self.federation.handle_report(turn, broker.id, message)
             case site_link.Ratings() | site_link.PublisherRates():
                 self.site_congestion.handle(turn, broker.id, message)
             case _ if isinstance(message, site_link.FromBroker):

@@ -16,6 +16,8 @@ from tocsin.model.snapshot import Place
 from tocsin.model.trace import TraceRow
 from tocsin.wire.errors import Code
 from tocsin.wire.link import FromCoordinator, Frontend, Webhook
+from tocsin.wire.neighbour_link import FromNeighbour
+from tocsin.wire.site_link import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,18 @@ class SendHandOver:
 class CloseLink:
     broker: BrokerId
     link: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendToNeighbour:
+    connection: int
+    message: FromNeighbour
+
+
+@dataclass(frozen=True, slots=True)
+class CloseNeighbour:
+    connection: int
     reason: str
 
 
@@ -105,6 +119,8 @@ class StoreBroker:
     dead: bool
     failures: int
     dismissed: bool
+    role: Role = Role.PLAIN
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +284,7 @@ StoreEffect = (
     | ForgetTopic
     | CheckStore
 )
-SendEffect = SendToBroker | SendHandOver | CloseLink | AnswerRequest
+SendEffect = SendToBroker | SendHandOver | CloseLink | SendToNeighbour | CloseNeighbour | AnswerRequest
 Effect = StoreEffect | SendEffect | Note | RecordTrace | ReleaseAtCluster | KeepAtCluster
 
 

@@ -11,6 +11,7 @@ from tocsin.model.snapshot import Place
 from tocsin.model.topic import TopicDefinition
 from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.wire.link import FromBroker
+from tocsin.wire.neighbour_link import FromNeighbour
 from tocsin.wire.site_link import Capacity
 
 # -- time and links ----------------------------------------------------------------------------------------------------
@@ -222,6 +223,30 @@ class ReceiversRedirected:
     """As in `wire.site_link`; none for all."""
 
 
+@dataclass(frozen=True, slots=True)
+class NeighbourOpened:
+    """This coordinator has opened a connection to the coordinator of a neighbouring site."""
+
+    site: str
+    connection: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourMessageReceived:
+    """`site` has proved its name by its token, or is the site to which this coordinator has opened the connection."""
+
+    site: str
+    connection: int
+    message: FromNeighbour
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourClosed:
+    site: str
+    connection: int
+
+
+NeighbourEvent = NeighbourOpened | NeighbourMessageReceived | NeighbourClosed
 Request = (
     UserRegistered
     | BrokerRequested
@@ -239,4 +264,4 @@ Request = (
     | TopicMoveOrdered
     | ReceiversRedirected
 )
-Event = Ticked | LinkMessageReceived | LinkClosed | BrokerReleased | Request
+Event = Ticked | LinkMessageReceived | LinkClosed | BrokerReleased | NeighbourEvent | Request

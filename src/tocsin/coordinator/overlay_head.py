@@ -19,7 +19,7 @@ Beyond the thesis, which assumes an overlay that never changes:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tocsin.coordinator import overlay_messages as messages
@@ -49,6 +49,11 @@ class OverlayHead:
         self._known: dict[TopicName, dict[Flow, None]] = {}
         """By topic, the flows that have a route, a subscription or a received message, so that a client that joins or
         leaves costs the flows of its topic only. `_settle` keeps it: every change of those tables ends there."""
+
+    @property
+    def subscribed(self) -> Mapping[Flow, BrokerId]:
+        """The flows that this head has subscribed, and the neighbour of each."""
+        return self._subscribed
 
     def size(self) -> int:
         """The number of entries in all tables. 0 when the overlay has no publisher and no subscriber."""

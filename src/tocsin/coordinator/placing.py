@@ -11,6 +11,7 @@ from tocsin.coordinator.loads import PER_HOSTED_BYTES_PER_S
 from tocsin.coordinator.records import BrokerRecord, SubscriberRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId
+from tocsin.model.trace import Kind
 from tocsin.policies.balance.placement import BrokerChoice, Newcomer, place
 from tocsin.policies.balance.settings import PlacementPolicy
 from tocsin.wire.errors import Code
@@ -108,6 +109,8 @@ def _place(turn: Turn, subscriber: SubscriberRecord, avoid: Collection[BrokerId]
 def _update_place(turn: Turn, subscriber: SubscriberRecord, event: UserRegistered | BrokerRequested) -> None:
     place, coordinate = event.place or subscriber.place, event.coordinate or subscriber.coordinate
     if (place, coordinate) != (subscriber.place, subscriber.coordinate):
+        if place is not None and place != subscriber.place:
+            turn.trace(Kind.POSITION, subscriber=subscriber.id, lat=place.lat, lon=place.lon)
         subscriber.place, subscriber.coordinate = place, coordinate
         turn.registry.revision += 1
         turn.store_subscriber(subscriber)

@@ -59,7 +59,8 @@ class BrokerRecord:
     topics: bool = False
     """True if the broker can be the home of topics."""
     role: Role = Role.PLAIN
-    """Its role in a site; not stored, because the broker registers with it again."""
+    """Its role in a site. It is stored: after a restart of the coordinator, no other broker becomes the home of a topic
+    before the head has had time to register."""
     standby: bool = False
     """True for an edge that may be the home of topics while no head can."""
     limits: Capacity = field(default_factory=Capacity)

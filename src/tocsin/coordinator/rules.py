@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from tocsin.policies.balance.settings import BalanceSettings, PlacementPolicy
+from tocsin.wire.site_link import NeighbourAccess
 
 
 class TopicWorkflow(StrEnum):
@@ -139,6 +140,12 @@ class CoordinatorRules:
         float, "Seconds for which receivers that were moved to an edge stay there, unless nothing else helps it."
     ] = 60.0
     site_congestion: Annotated[bool, "Limit publishers by utility where no broker can help an overloaded one."] = True
+    site: Annotated[str | None, "Name of this site among its neighbours. Without a name it has none."] = None
+    shared_topics: Annotated[
+        str, "Patterns of the topics that this site shares with its neighbours, separated by commas."
+    ] = "#"
+    neighbours: tuple[NeighbourAccess, ...] = ()
+    """The process reads them from a file."""
     balancing: Annotated[bool, "Run the multistage balancing policy periodically."] = False
     """The process's settings switch it on."""
     balance_s: Annotated[float, "Seconds between two rounds of balancing."] = 10.0

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.site_loads import SiteLoads
 from tocsin.coordinator.site_plans import thresholds_of
 from tocsin.coordinator.turn import Turn
@@ -46,6 +47,13 @@ class _Round:
     until_s: float
     missing: set[BrokerId]
     rates: dict[BrokerId, PublisherRates] = field(default_factory=dict)
+
+
+def live_params(rules: CoordinatorRules) -> CongestionParams:
+    """Fill brokers to half the distance of the thresholds below TH_low: measured seconds vary by some whole messages,
+    and a mean of TH_high, which is enough in simulation, would let brokers return to OVERLOAD again and again."""
+    thresholds = thresholds_of(rules)
+    return CongestionParams(thresholds=thresholds, fill=thresholds.low - (thresholds.high - thresholds.low) / 2)
 
 
 class SiteCongestion:
@@ -131,7 +139,7 @@ class SiteCongestion:
         if not rates:
             return  # no home answers: the limits end by themselves
         snapshot = self._snapshot(turn, rates.values())
-        made = plan(snapshot, CongestionParams(thresholds=thresholds_of(turn.rules)))
+        made = plan(snapshot, live_params(turn.rules))
         homes = {
             publisher_name(topic, rate.publisher): home
             for home, message in rates.items()

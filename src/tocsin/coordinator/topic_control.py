@@ -186,7 +186,7 @@ def _reason(topic: Topic, move: TopicMove, rules: CoordinatorRules) -> str:
     if move.reason is TopicMoveReason.OVERLOAD:
         return f"{move.source} sends more than {rules.topic_output_per_s:,.0f} messages/s"
     times_s = (topic.report.worst_latency_s, move.expected_after_s, topic.bound_s)
-    here, there, bound = (f"{1_000.0 * (time_s or 0.0):.0f} ms" for time_s in times_s)
+    here, there, bound = (_milliseconds(time_s or 0.0) for time_s in times_s)
     return f"{here} at {move.source}, {there} expected, bound {bound}"
 
 
@@ -198,5 +198,11 @@ _SHORTFALLS = {
 
 
 def _shortfall(unmet: Unmet) -> str:
-    best = f"{unmet.best_broker} could reach {1_000.0 * unmet.best_latency_s:.0f} ms"
-    return f"{_SHORTFALLS[unmet.why]} ({best}, the bound is {1_000.0 * unmet.bound_s:.0f} ms)"
+    best = f"{unmet.best_broker} could reach {_milliseconds(unmet.best_latency_s)}"
+    return f"{_SHORTFALLS[unmet.why]} ({best}, the bound is {_milliseconds(unmet.bound_s)})"
+
+
+def _milliseconds(time_s: float) -> str:
+    """Two digits at least: bounds below a millisecond would be 0 ms."""
+    time_ms = 1_000.0 * time_s
+    return f"{time_ms:.0f} ms" if time_ms >= 10.0 else f"{time_ms:.2g} ms"

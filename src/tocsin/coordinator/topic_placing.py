@@ -30,7 +30,7 @@ def may_host(turn: Turn, broker: BrokerRecord) -> bool:
     if not _is_able(turn, broker):
         return False
     if broker.role is Role.EDGE:
-        return broker.standby and not any(_is_able(turn, turn.registry.brokers[head]) for head in turn.registry.heads)
+        return broker.standby and not any(_may_lead(turn, turn.registry.brokers[head]) for head in turn.registry.heads)
     return broker.role is Role.HEAD or not turn.registry.heads
 
 
@@ -38,6 +38,11 @@ def may_stand_in(turn: Turn, broker: BrokerRecord) -> bool:
     """True if the broker could be a home when the heads have failed: the followers of a persistent topic are such
     brokers, as far as there are enough."""
     return (broker.role is not Role.EDGE or broker.standby) and _is_able(turn, broker)
+
+
+def _may_lead(turn: Turn, head: BrokerRecord) -> bool:
+    """True for a head that can be a home, or that has not had time to register since the coordinator restarted."""
+    return head.awaited or _is_able(turn, head)
 
 
 def _is_able(turn: Turn, broker: BrokerRecord) -> bool:

@@ -131,7 +131,8 @@ class Turn:
 
     def store_broker(self, broker: BrokerRecord) -> None:
         state = (broker.draining, broker.health is Health.DEAD, broker.failures, broker.dismissed)
-        self.do(StoreBroker(broker.id, broker.address, broker.incarnation, broker.capacity, broker.place, *state))
+        where = (broker.address, broker.incarnation, broker.capacity, broker.place)
+        self.do(StoreBroker(broker.id, *where, *state, broker.role, broker.standby))
 
     def store_subscriber(self, subscriber: SubscriberRecord) -> None:
         where = (subscriber.place, subscriber.coordinate, subscriber.home, subscriber.moved_at_s)

@@ -128,6 +128,16 @@ def picture(core: Coordinator, now_s: float, people: int = MAX_SUBSCRIBERS) -> l
     return [*brokers, *topic_picture(core, now_s), *islice(_joins(core, now_s), people), *measured(core, now_s)]
 
 
+def registered_places(core: Coordinator, now_s: float, people: int = MAX_SUBSCRIBERS) -> list[TraceRow]:
+    """Where the first `people` subscribers were when they registered or asked for a broker."""
+    placed = (one for one in core.registry.subscribers.values() if one.place is not None)
+    return [
+        TraceRow(now_s, Kind.POSITION, subscriber=one.id, lat=one.place.lat, lon=one.place.lon)
+        for one in islice(placed, people)
+        if one.place is not None
+    ]
+
+
 def _joins(core: Coordinator, now_s: float) -> Iterator[TraceRow]:
     for subscriber in core.registry.subscribers.values():
         if subscriber.home is not None:

@@ -19,11 +19,11 @@ import numpy as np
 
 from tocsin.demo.site_world import Look, Receiver, SiteLoad, SiteWorld, site_world
 from tocsin.experiments import runner
-from tocsin.experiments.epeer_live import DAMAGES, TIGHT_S, LiveSite
+from tocsin.experiments.epeer_live import DAMAGES, DISOBEDIENT, TIGHT_S, LiveSite
 from tocsin.experiments.runner import Row
 from tocsin.runtime.http.listening import loop_factory
 
-SCENARIOS: Final = ("burst", "burst-without", *DAMAGES)
+SCENARIOS: Final = ("burst", "burst-without", *DAMAGES, DISOBEDIENT)
 _TOLERANT_S: Final = 10.0
 _BEFORE_S: Final = 15.0
 """Before the burst or the damage."""
@@ -34,6 +34,9 @@ _DAMAGE: Final = 0.25
 _AFTER_S: Final = 10.0
 _PROTECTED: Final = ("site/00", 5.0)
 """A topic with a guarantee, and its rate: a quiet alarm, rated lowest by all receivers."""
+_FLOOD: Final = ("site/04", 250.0)
+"""The topic of the publisher that ignores its limits, at the edge of the protected topic, and its rate after the
+damage: ten times the messages that fit the edge by then."""
 
 
 def run_live(options: Mapping[str, str], out: Path, report_progress: Callable[[str], None]) -> dict[str, Any]:
@@ -59,7 +62,7 @@ def run_live(options: Mapping[str, str], out: Path, report_progress: Callable[[s
 
 
 async def _run(scenario: str, seconds: float, folder: Path) -> list[Row]:
-    is_burst = scenario not in DAMAGES
+    is_burst = scenario.startswith("burst")
     load = SiteLoad() if is_burst else SiteLoad(publishers=2)
     delays_s = {name: TIGHT_S if name in _tight(load) else _TOLERANT_S for name in _names(load)}
     policy = "none" if scenario == "burst-without" else "drd-lb"
@@ -67,7 +70,8 @@ async def _run(scenario: str, seconds: float, folder: Path) -> list[Row]:
         site_world(load, folder, policy, congestion=not is_burst) as world,
         AsyncExitStack() as opened,
     ):
-        await world.open(opened, delays_s, {} if is_burst else dict([_PROTECTED]))
+        flooded = _FLOOD[0] if scenario == DISOBEDIENT else None
+        await world.open(opened, delays_s, {} if is_burst else dict([_PROTECTED]), flooded)
         tasks = [asyncio.create_task(world.publish()), asyncio.create_task(world.watch())]
         try:
             began_s, cpu_s = time.perf_counter(), world.cpu_s()
@@ -162,12 +166,17 @@ async def _disruption(world: SiteWorld, damage: str) -> dict[str, float]:
     await asyncio.sleep(_SETTLED_S)
     brokers = (await world.http.get("/v1/brokers")).json()["brokers"]
     loads = [view["topic_load"] for view in brokers if view["broker"] in world.edges]
-    name = "out_bytes_per_s" if damage == "output" else "matched_per_s"
+    name = "matched_per_s" if damage == "matching" else "out_bytes_per_s"
     whole = max(load[name] for load in loads)
     before_s, at_s = time.perf_counter() - _SETTLED_S, time.perf_counter()
     await world.set_capacity(**{name: _DAMAGE * whole})
+    flooding = [one for one in world.publishers if one.is_disobedient]
+    for publisher in flooding:
+        publisher.rate_per_s = _FLOOD[1]
     await asyncio.sleep(_DAMAGED_S)
     repaired_s = time.perf_counter()
+    for publisher in flooding:
+        publisher.rate_per_s = world.load.rate_per_s / world.load.publishers
     await world.set_capacity(**{name: None})
     lifted_s = None
     with contextlib.suppress(TimeoutError):
@@ -190,6 +199,9 @@ async def _disruption(world: SiteWorld, damage: str) -> dict[str, float]:
         "kept_back": float(sum(one.refused for one in world.publishers)),
         "protected_per_s": min(_rate(one, *window) for one in protected),
     }
+    for publisher in flooding:
+        facts["excess"], dropped = publisher.excess(*window)
+        facts["excess_dropped"] = dropped / facts["excess"]
     return facts
 
 

@@ -13,12 +13,16 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
 from tocsin.client import RequestRefused, SessionEnded, TopicGap, TopicMessage, Topics, TopicSubscription
+from tocsin.client.topic_limits import PublishLimits
+from tocsin.model.ids import TopicName
 from tocsin.runtime.stack.stack import Stack, StackSettings
 from tocsin.runtime.stack.supervisor import cpu_time_s
 
@@ -44,6 +48,20 @@ class SiteLoad:
     """Per topic. Their utilities are spread evenly over 0 to 1, with similar ones on the same topic."""
 
 
+class _IgnoredLimits(PublishLimits):
+    def admit(self, topic: TopicName, now_s: float) -> bool:
+        super().admit(topic, now_s)
+        return True
+
+
+class DisobedientTopics(Topics):
+    """A client that gets the limits of its publishers and sends whatever the application offers."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._session.limits = _IgnoredLimits()
+
+
 @dataclass(slots=True, eq=False)
 class Publisher:
     topic: str
@@ -57,19 +75,38 @@ class Publisher:
     refused_late: int = 0
     """Messages that the home refused: they have a number that no receiver gets."""
     due_s: float = 0.0
+    attempts: list[tuple[float, float | None]] = field(default_factory=list)
+    """(time, limit) of each message of a disobedient publisher."""
+    drops: list[float] = field(default_factory=list)
+    """When the home refused a message of a disobedient publisher, by the time at which it was sent."""
+
+    @property
+    def is_disobedient(self) -> bool:
+        return isinstance(self.client, DisobedientTopics)
 
     def publish(self, size_bytes: int) -> None:
-        head = b"%d %d %.6f %.3f " % (self.number, self.sent + 1, time.perf_counter(), self.utility)
+        now_s = time.perf_counter()
+        head = b"%d %d %.6f %.3f " % (self.number, self.sent + 1, now_s, self.utility)
+        if self.is_disobedient:
+            self.attempts.append((now_s, self.client.limit_per_s(self.topic)))
         future = self.client.send(self.topic, head.ljust(size_bytes, b"."))
         if future.done():
             self.refused += isinstance(future.exception(), RequestRefused)
         else:
             self.sent += 1
-            future.add_done_callback(self._check)
+            future.add_done_callback(partial(self._check, now_s))
 
-    def _check(self, done: asyncio.Future[None]) -> None:
-        if not done.cancelled():
-            self.refused_late += isinstance(done.exception(), RequestRefused)
+    def _check(self, sent_s: float, done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and isinstance(done.exception(), RequestRefused):
+            self.refused_late += 1
+            if self.is_disobedient:
+                self.drops.append(sent_s)
+
+    def excess(self, from_s: float, until_s: float) -> tuple[float, int]:
+        """Messages beyond the limit of a disobedient publisher in this time, and how many of them the home dropped."""
+        sent = [(at_s, limit) for at_s, limit in self.attempts if from_s <= at_s < until_s]
+        allowed = sum((after_s - at_s) * limit for (at_s, limit), (after_s, _) in pairwise(sent) if limit is not None)
+        return len(sent) - allowed, sum(from_s <= at_s < until_s for at_s in self.drops)
 
 
 @dataclass(slots=True, eq=False)
@@ -146,8 +183,15 @@ class SiteWorld:
 
     # -- load ----------------------------------------------------------------------------------------------------------
 
-    async def open(self, opened: AsyncExitStack, delays_s: Mapping[str, float], protected: Mapping[str, float]) -> None:
-        """Create the topics with their delay requirements and protected rates, and connect all clients."""
+    async def open(
+        self,
+        opened: AsyncExitStack,
+        delays_s: Mapping[str, float],
+        protected: Mapping[str, float],
+        disobedient: str | None = None,
+    ) -> None:
+        """Create the topics with their delay requirements and protected rates, and connect all clients. `disobedient`:
+        the topic whose first publisher ignores its limits."""
         for topic, delay_s in delays_s.items():
             body: dict[str, Any] = {"topic": topic, "delay_s": delay_s}
             if topic in protected:
@@ -156,7 +200,8 @@ class SiteWorld:
         for topic in delays_s:
             rate_per_s = self.load.rate_per_s / self.load.publishers
             for number in range(self.load.publishers):
-                client = await opened.enter_async_context(self._client(prompt=False))
+                kind = DisobedientTopics if topic == disobedient and number == 0 else Topics
+                client = await opened.enter_async_context(self._client(kind, prompt=False))
                 self.publishers.append(Publisher(topic, number, rate_per_s, 0.0, client))
             for first in range(0, self.load.receivers, _AT_ONCE):
                 several = range(first, min(first + _AT_ONCE, self.load.receivers))
@@ -175,8 +220,8 @@ class SiteWorld:
         task = asyncio.create_task(receiver.read(subscription))
         opened.callback(task.cancel)
 
-    def _client(self, **more: Any) -> Topics:
-        return Topics(self.stack.coordinator_url, token=self.stack.admin_token(), coordinates=False, **more)
+    def _client(self, kind: type[Topics] = Topics, **more: Any) -> Topics:
+        return kind(self.stack.coordinator_url, token=self.stack.admin_token(), coordinates=False, **more)
 
     async def publish(self) -> None:
         """Publish for ever, each publisher at its rate."""

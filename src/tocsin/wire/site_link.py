@@ -114,7 +114,43 @@ class PublisherRates(FromBrokerMessage, tag="publisher_rates"):
     topics: dict[TopicName, list[PublisherRate]]
 
 
-FromBroker = SiteLoad | SiteProfile | ReceiverArrived | ReceiverLeft | Ratings | PublisherRates
+class TopicDemand(msgspec.Struct, frozen=True, array_like=True):
+    """Of one topic at its home: does this site send and receive it? Neighbouring sites do not count."""
+
+    topic: TopicName
+    epoch: int
+    published: bool
+    """Clients of this site have published to it."""
+    received: bool
+    """Clients of this site receive it."""
+
+
+class FlowDemand(FromBrokerMessage, tag="flow_demand"):
+    """From a home in a site with neighbours: topics that have changed. After `Federate`, all its topics."""
+
+    topics: list[TopicDemand]
+
+
+class FlowCount(msgspec.Struct, frozen=True, array_like=True):
+    """Messages of a flow that have crossed a link, since the start of the broker's process."""
+
+    neighbour: str
+    source: str
+    topic: TopicName
+    received: int
+    repeated: int
+    """Those of them that this site had already."""
+
+
+class FlowCounts(FromBrokerMessage, tag="flow_counts"):
+    """Each second: the flows whose counts have changed. After `Federate`, all."""
+
+    flows: list[FlowCount]
+
+
+FromBroker = (
+    SiteLoad | SiteProfile | ReceiverArrived | ReceiverLeft | Ratings | PublisherRates | FlowDemand | FlowCounts
+)
 
 
 # -- from the coordinator ----------------------------------------------------------------------------------------------
@@ -167,4 +203,47 @@ class LimitPublishers(FromCoordinatorMessage, tag="limit_publishers"):
 LIMITS_S = 5.0
 
 
-FromCoordinator = SetCapacity | ReportProfile | ExpectReceivers | RedirectReceivers | ReportPublishers | LimitPublishers
+class NeighbourAccess(msgspec.Struct, frozen=True):
+    """How brokers reach the topics of a neighbouring site."""
+
+    site: str
+    coordinator: str
+    token: str
+    ca: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the token: the text may get into a log."""
+        return f"NeighbourAccess(site={self.site!r}, coordinator={self.coordinator!r})"
+
+
+class ImportFlows(FromCoordinatorMessage, tag="import_flows"):
+    """To the home of a topic: receive these flows of it from neighbouring sites, and no others."""
+
+    topic: TopicName
+    created: int
+    """The topic's first epoch."""
+    flows: dict[str, list[str]]
+    """Neighbour → the sites whose flows come from it."""
+
+
+class Federate(FromCoordinatorMessage, tag="federate"):
+    """After `Registered`, and when the neighbours change: the name of this site, its neighbours, and all imports of the
+    broker's topics."""
+
+    site: str
+    neighbours: list[NeighbourAccess] = []
+    imports: list[ImportFlows] = []
+    complete: bool = True
+    """False from a coordinator that has just started: imports that it does not name go on until it knows more."""
+
+
+FromCoordinator = (
+    SetCapacity
+    | ReportProfile
+    | ExpectReceivers
+    | RedirectReceivers
+    | ReportPublishers
+    | LimitPublishers
+    | Federate
+    | ImportFlows
+)

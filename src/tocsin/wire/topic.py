@@ -15,6 +15,8 @@ dropped and the next number is expected.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from tocsin.coords.coordinate import Coordinate
@@ -63,6 +65,9 @@ class AttachReceiver(FromClientMessage, tag="attach_receiver"):
     early: bool = False
     """True after `moving`: the receiver gets the source's messages from the source, and those of this home from the
     first one on."""
+    flows: dict[str, int] | None = None
+    """From a neighbouring site: the sites whose flows it receives, and the last number that it has of each; 0 for none.
+    With `after`, these are the flows of its last attach here, and it has everything of them up to that position."""
 
 
 class Publish(FromClientMessage, tag="publish"):
@@ -111,6 +116,11 @@ class Feedback(FromClientMessage, tag="feedback"):
 
     at: int
     ratings: dict[int, float]
+    may_skip: bool = False
+    """If this receiver is slow, skip the messages that it rates lowest; a gap reports them. False for a persistent
+    topic."""
+    tolerates_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """Messages that are older than this are skipped first; None: only by their ratings."""
 
 
 class Offered(FromClientMessage, tag="offered"):

@@ -286,6 +286,51 @@ def test_redirected_receiver_is_reported_when_it_leaves() -> None:
     assert bench.reports[-1] == site_link.ReceiverLeft(T, "ann/8", gone=True)
 
 
+ORDER = site_link.RedirectReceivers(T, ["ann/7"], BrokerId("e2"), "ws://e2")
+
+
+def redirects(messages: list[wire.ToClient]) -> list[str]:
+    return [message.address for message in messages if isinstance(message, wire.Redirect)]
+
+
+def test_receiver_whose_attach_waits_for_the_home_is_sent_away_when_attached() -> None:
+    bench = EdgeBench()
+    receiver = bench.connect(run=7)
+    bench.ask(receiver, wire.AttachReceiver(1, T))
+    bench.site(ORDER)
+    assert redirects(bench.take(receiver)) == []
+    bench.answer()
+    assert [type(message) for message in bench.take(receiver)] == [wire.ReceiverAttached, wire.Redirect]
+
+
+def test_receiver_that_reconnects_is_sent_away_again_for_a_while() -> None:
+    bench = EdgeBench()
+    bench.relay()
+    receiver = bench.connect(run=7)
+    bench.ask(receiver, wire.AttachReceiver(1, T))
+    bench.site(ORDER)
+    bench.do(events.ConnectionLost(receiver))
+    again = bench.connect(run=7)
+    bench.ask(again, wire.AttachReceiver(1, T))
+    assert redirects(bench.take(again)) == ["ws://e2"]
+    bench.do(events.ConnectionLost(again))
+    bench.site(ORDER)
+    bench.pass_time(16.0)
+    late = bench.connect(run=7)
+    bench.ask(late, wire.AttachReceiver(1, T))
+    assert redirects(bench.take(late)) == []
+
+
+def test_expected_receiver_is_not_sent_away_by_an_earlier_order() -> None:
+    bench = EdgeBench()
+    bench.relay()
+    bench.site(ORDER)
+    bench.site(site_link.ExpectReceivers(T, ["ann/7"]))
+    receiver = bench.connect(run=7)
+    bench.ask(receiver, wire.AttachReceiver(1, T))
+    assert redirects(bench.take(receiver)) == []
+
+
 def test_relay_ends_at_once_when_its_receivers_were_sent_away() -> None:
     bench = EdgeBench()
     bench.do(events.ConnectionLost(bench.relay()))

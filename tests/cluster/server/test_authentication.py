@@ -19,6 +19,7 @@ from tocsin.cluster.server.routes import ClusterContext, authentication, make_ap
 from tocsin.cluster.server.server import KEYS_FILE
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.database.database import Database
+from tocsin.database.formats import StoredFormat
 from tocsin.runtime.http.credentials import Signer
 from tocsin.runtime.stack.supervisor import free_ports
 from tocsin.wire.errors import TocsinError
@@ -211,7 +212,7 @@ def test_signed_token_gets_not_ready_while_keys_are_unreachable(start_server: St
 
 def test_catalog_on_a_full_disk_is_explained_with_503(tmp_path: Path) -> None:
     """SQLite itself refuses the write; the answer says why and when to try again."""
-    database = Database(f"sqlite:///{tmp_path / 'catalog.sqlite'}", tables.schema)
+    database = Database(f"sqlite:///{tmp_path / 'catalog.sqlite'}", StoredFormat("catalog", tables.schema))
 
     async def write(_scope: Scope, _receive: Receive, _send: Send) -> None:
         with database.write() as connection:

@@ -339,3 +339,17 @@ def test_columns_leave_out_the_infinite_matching_of_a_head() -> None:
     columns = Columns(congested(topic("t", (10, 0.5), subscribers=3, size=2.0)))
     assert len(columns.whole) == 5
     assert sorted(columns.cost[TopicName("t")].tolist()) == [1.0, 2.0, 2.0, 2.0, 6.0]
+
+
+def test_limits_below_the_fill_end_when_all_messages_fit_the_lower_threshold() -> None:
+    """A plan fills less than TH_low, and the limits still end as soon as TH_low holds."""
+    params, capacity = CongestionParams(fill=0.875), {E: Load(math.inf, 100_000.0, math.inf)}
+
+    def made(offered_per_s: float) -> CongestionPlan:
+        unheard = TopicView(TopicName("u"), 1_000.0, 0, {E: 0}, (PublisherView(PublisherId("q"), 1.0, None, 0.0),))
+        view = PublisherView(PublisherId("p"), offered_per_s, 0.9, 50.0)
+        heard = TopicView(TopicName("t"), 1_000.0, 1, {E: 1}, (view,))
+        return plan(CongestionSnapshot(1, capacity, (heard, unheard), limited=True), params)
+
+    assert made(92.0).limits[PublisherId("p")] == pytest.approx(87.5)
+    assert "p" not in made(89.0).limits

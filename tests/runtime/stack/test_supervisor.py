@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.runtime.stack.supervisor import Child, free_ports
+from tocsin.runtime.stack.supervisor import Child, count_failure, free_ports
 from tocsin.wire.errors import TocsinError
 
 _SCRIPT = """
@@ -91,3 +91,8 @@ def _alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_only_processes_that_end_soon_count_as_failing_again_and_again() -> None:
+    assert [count_failure(failures, up_s) for failures, up_s in ((0, 1.0), (3, None), (3, 4.9))] == [1, 4, 4]
+    assert count_failure(7, 5.0) == 1

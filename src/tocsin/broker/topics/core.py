@@ -3,9 +3,10 @@
     ownership   which topics, the lease, moves          publishing   senders: order, repeats, limits
     delivery    receivers: fan-out, slow ones, gaps     lease        until when this broker may accept
     client_coordinates          where clients are       limiting     congested sites: limits of publishers
-    rating      what receivers think of publishers
+    rating      what receivers think of publishers      slow_receivers  skip the least useful messages
     replication persistent topics: log, followers       following    this broker as a follower
     relaying    topics that this edge passes on         redirecting  receivers that move between edges
+    importing   flows of neighbouring sites             flow_reports what the coordinator knows of flows
 
 `now_s` must come from a clock that goes on while the process is stopped and while the machine sleeps: the lease depends
 on it.
@@ -20,8 +21,10 @@ from tocsin.broker.topics import events
 from tocsin.broker.topics.client_coordinates import ClientCoordinates
 from tocsin.broker.topics.delivery import Delivery
 from tocsin.broker.topics.effects import Effect, RequestFlush
+from tocsin.broker.topics.flow_reports import FlowReports
 from tocsin.broker.topics.home_log import CommitFigures
 from tocsin.broker.topics.hosted import PREPARED, Connection, HostedTopic, Phase, TopicsState, Waiting
+from tocsin.broker.topics.importing import Importing
 from tocsin.broker.topics.limiting import Limiting
 from tocsin.broker.topics.limits import TopicLimits
 from tocsin.broker.topics.ownership import Ownership
@@ -33,7 +36,7 @@ from tocsin.model.ids import BrokerId
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
-from tocsin.wire.site_link import Role
+from tocsin.wire.site_link import Federate, Role
 from tocsin.wire.topic_log import HandOver
 
 _FLUSH = RequestFlush()
@@ -53,6 +56,8 @@ class TopicHomes:
         self._delivery = Delivery(self.state)
         self.relaying = Relaying(self.state, self._delivery, on=role is Role.EDGE)
         self.clients = ClientCoordinates(self.state)
+        self.importing = Importing(self.state)
+        self._flow_reports = FlowReports(self.state, self.importing)
         self._ownership = Ownership(self.state, self._delivery, self._carry_out)
         self._recording = self._ownership.recording
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -86,6 +91,9 @@ class TopicHomes:
             events.RelayRefused: self.relaying.on_refused,
             events.OlderReceived: self.relaying.older.on_received,
             events.OlderFailed: self.relaying.older.on_failed,
+            events.FederationReceived: self._on_federation,
+            events.ImportReceived: self.importing.on_received,
+            events.ImportBroken: self.importing.on_broken,
             events.RecordsStored: self.recording.on_stored,
             events.RecordedUpto: self.recording.on_upto,
             events.RecordsRefused: self.recording.on_refused,
@@ -297,6 +305,11 @@ class TopicHomes:
         if isinstance(event.message, topic_link.OwnTopics):
             self.clients.report_again()
 
+    def _on_federation(self, event: events.FederationReceived) -> None:
+        self.importing.on_message(event)
+        if isinstance(event.message, Federate):
+            self._flow_reports.report_again()
+
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _tick(self, _event: events.Ticked) -> None:
@@ -304,16 +317,24 @@ class TopicHomes:
         self._ownership.tick()
         self.recording.run()
         self._delivery.acknowledge_later()
+        self._delivery.slow.tick()
         self.clients.tick()
         self.limiting.tick()
         self.rating.tick()
         self.relaying.tick()
+        self._tick_flows()
         quiet_s = state.limits.topic_beat_s / 2
         quiet = [c.id for c in state.connections.values() if not c.blocked and state.now_s - c.heard_s >= quiet_s]
         state.send_to_all(quiet, wire.Beat())
         for connection in list(state.connections.values()):
             if connection.expires_s is not None and state.now_s > connection.expires_s:
                 self._end(connection.id, "expired", "the token has expired", reconnect=True)
+
+    def _tick_flows(self) -> None:
+        if self.state.site:
+            self.importing.tick()
+            self._delivery.flows.tick()
+            self._flow_reports.tick()
 
     def _stop(self, _event: events.StopRequested) -> None:
         """Stop accepting before the coordinator hears of it, then close every connection."""

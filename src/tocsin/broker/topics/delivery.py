@@ -2,7 +2,8 @@
 
 The recent messages of a topic are one interval that ends with its last message. A receiver is *live* (it gets every
 flush) or *lagging* (its connection is full). A lagging receiver gets recent messages when its connection drains, after
-a gap for those that are not kept any more. So a receiver gets each message after its position, or a gap that covers it.
+a gap for those that are not kept any more; if it rates messages, the most useful ones (`slow_receivers`). So a receiver
+gets each message after its position, or a gap that covers it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Protocol
 
 from tocsin.broker.topics.effects import AwaitDrain, ReadLog
 from tocsin.broker.topics.events import ConnectionId, LogRead
+from tocsin.broker.topics.flows import Flows, lose, without_marks
 from tocsin.broker.topics.hosted import PIECE_BYTES, RELAYED, Connection, HostedTopic, TopicsState
+from tocsin.broker.topics.slow_receivers import SlowReceivers
 from tocsin.model.permission import RECEIVE, permits_topic
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
@@ -31,6 +34,8 @@ class RelayedReceivers(Protocol):
 class Delivery:
     def __init__(self, state: TopicsState) -> None:
         self._state = state
+        self.slow = SlowReceivers(state)
+        self.flows = Flows(state)
         self.relays: RelayedReceivers | None = None
         """Set if this broker relays topics."""
 
@@ -40,10 +45,13 @@ class Delivery:
         if not permits_topic(connection.scopes, RECEIVE, topic.name):
             self._state.forbid(connection, request.id, RECEIVE, topic.name)
             return
+        if request.flows is not None and not self._state.site:
+            self._state.refuse(connection, request.id, Code.NOT_READY, "this broker does not know its site yet", 0.2)
+            return
         self.flush_topic(topic)
         self.detach(connection, connection.receiving.get(topic.name, topic))
         after = request.after
-        if after is not None and after[0] > topic.epoch:
+        if self.flows.newest_epoch(request) > topic.epoch:
             message = "this broker was the home before that position: look the home up"
             self._state.refuse(connection, request.id, Code.NOT_HOME, message, 0.2)
             return
@@ -51,7 +59,10 @@ class Delivery:
             message = "the sequence has begun again; attach with the last position"
             self._state.refuse(connection, request.id, Code.NOT_HOME, message, 0.0)
             return
-        position, missed = _start(topic, after)
+        if request.flows is None:
+            position, missed = topic.start_behind(after)
+        else:
+            position, missed = self.flows.attach(connection, topic, request), None
         if request.early:
             position = max(position, topic.base)
         connection.receiving[topic.name] = topic
@@ -63,6 +74,9 @@ class Delivery:
     def detach(self, connection: Connection, topic: HostedTopic) -> None:
         topic.live.pop(connection.id, None)
         topic.lagging.pop(connection.id, None)
+        self.slow.end(connection.id, topic)
+        connection.ratings.pop(topic.at, None)
+        self.flows.detach(connection.id, topic)
         if connection.receiving.get(topic.name) is topic:
             del connection.receiving[topic.name]
 
@@ -105,8 +119,19 @@ class Delivery:
             entries, topic.unsent = entries[:count], entries[count:]
         if topic.recorder is not None:
             topic.recorder.take(topic.epoch, first, entries)
-        if topic.live:
+        if topic.flows:
+            self.flows.send_ready(topic, first, entries)
+        if topic.marked and topic.live:
+            self._fan_out_marked(topic, first, entries)
+        elif topic.live:
             self.fan_out(topic, topic.epoch, first, entries)
+
+    def _fan_out_marked(self, topic: HostedTopic, first: int, entries: list[wire.Entry]) -> None:
+        for start, run in without_marks(first, entries):
+            if run:
+                self.fan_out(topic, topic.epoch, start, run)
+            else:
+                self._state.fan_out(topic.live, wire.Gap(topic.at, topic.epoch, start, start))
 
     def fan_out(self, topic: HostedTopic, epoch: int, first: int, entries: list[wire.Entry]) -> None:
         """Send messages to the live receivers; in pieces while the output is limited, because a large frame would leave
@@ -135,9 +160,14 @@ class Delivery:
     def on_blocked(self, connection: Connection) -> None:
         connection.blocked = True
         for topic in connection.receiving.values():
-            if connection.id in topic.live:
-                del topic.live[connection.id]
+            flow = topic.flows.get(connection.id)
+            if connection.id in topic.live or (flow is not None and flow.live):
+                topic.live.pop(connection.id, None)
                 topic.lagging[connection.id] = topic.sent
+                if flow is not None:
+                    flow.live = False
+            if connection.ratings and flow is None and connection.id in topic.lagging:
+                self.slow.begin(connection, topic)
 
     def on_drained(self, connection: Connection) -> None:
         connection.blocked = False
@@ -149,6 +179,8 @@ class Delivery:
         """Send one piece of the recent messages. Returns True if the receiver is live now, or waits for the home."""
         if connection.blocked:
             return False
+        if self.slow.has(connection.id, topic):
+            return self._go_on(connection, topic, self._send_useful(connection, topic))
         position = topic.lagging[connection.id]
         oldest = min(topic.sequence - len(topic.recent), topic.sent)
         if position < oldest and topic.log is not None:
@@ -158,19 +190,35 @@ class Delivery:
             self.relays.needs_older(connection, topic, position)
             return True
         if position < oldest:
-            self._state.missed += oldest - position
-            self._state.send(connection, wire.Gap(topic.at, topic.epoch, position + 1, oldest))
+            self._skip(connection, topic, position, oldest)
             position = oldest
         epoch, last = topic.epoch_at(position + 1)
         start, limit_bytes = max(0, position - topic.sequence + len(topic.recent)), self._state.piece_bytes
         piece = _piece(topic, start, min(last, topic.sent) - position, limit_bytes)
         if piece:
-            self._state.delivered += len(piece)
-            self._state.send(connection, wire.Messages(topic.at, epoch, position + 1, piece))
-        position += len(piece)
+            self._send(connection, topic, epoch, position + 1, piece)
+        return self._go_on(connection, topic, position + len(piece))
+
+    def _send_useful(self, connection: Connection, topic: HostedTopic) -> int:
+        """Send one piece of what a slow receiver still wants; returns its position behind it."""
+        pieces, position = self.slow.take(connection, topic)
+        for piece in pieces:
+            if isinstance(piece, wire.Gap):
+                self._state.missed += piece.last - piece.first + 1
+            else:
+                self._state.delivered += len(piece.messages)
+            self._state.send(connection, piece)
+        return position
+
+    def _go_on(self, connection: Connection, topic: HostedTopic, position: int) -> bool:
+        """The receiver has got everything up to this position."""
         if position == topic.sent:
             del topic.lagging[connection.id]
-            topic.live[connection.id] = connection.encoding
+            self.slow.end(connection.id, topic)
+            if connection.id in topic.flows:
+                self.flows.caught_up(connection, topic)
+            else:
+                topic.live[connection.id] = connection.encoding
             self.announce_move(topic, [connection.id])
             if self.relays is not None and topic.phase is RELAYED:
                 self.relays.caught_up(connection, topic)
@@ -178,6 +226,26 @@ class Delivery:
         topic.lagging[connection.id] = position
         self._state.effects.append(AwaitDrain(connection.id))
         return False
+
+    def _skip(self, connection: Connection, topic: HostedTopic, position: int, last: int) -> None:
+        """The home does not keep the messages behind `position` up to `last`."""
+        if (flow := topic.flows.get(connection.id)) is not None:
+            lose(flow, last)
+            return
+        self._state.missed += last - position
+        self._state.send(connection, wire.Gap(topic.at, topic.epoch, position + 1, last))
+
+    def _send(
+        self, connection: Connection, topic: HostedTopic, epoch: int, first: int, entries: list[wire.Entry]
+    ) -> None:
+        """Send messages to one receiver that lags."""
+        if connection.id in topic.flows:
+            self.flows.send(connection, topic, epoch, first, entries)
+            return
+        self._state.delivered += len(entries)
+        for start, run in without_marks(first, entries) if topic.marked else ((first, entries),):
+            message = wire.Messages(topic.at, epoch, start, run) if run else wire.Gap(topic.at, epoch, start, start)
+            self._state.send(connection, message)
 
     def _read_log(self, connection: Connection, topic: HostedTopic, position: int) -> None:
         """The receiver needs older messages of a persistent topic than those in memory."""
@@ -194,13 +262,11 @@ class Delivery:
         if connection is None or position is None or connection.blocked:
             return
         if event.start > position + 1:
-            self._state.missed += event.start - 1 - position
-            self._state.send(connection, wire.Gap(topic.at, topic.epoch, position + 1, event.start - 1))
+            self._skip(connection, topic, position, event.start - 1)
             position = event.start - 1
         for piece in event.pieces:
             if piece.entries and piece.first == position + 1:
-                self._state.delivered += len(piece.entries)
-                self._state.send(connection, wire.Messages(topic.at, piece.epoch, piece.first, piece.entries))
+                self._send(connection, topic, piece.epoch, piece.first, piece.entries)
                 position = piece.last
         topic.lagging[identity] = position
         self._state.effects.append(AwaitDrain(identity))
@@ -223,18 +289,6 @@ class Delivery:
         moved = wire.Moved(topic.at, topic.name, broker, address)
         ended = wire.Ended(topic.at, topic.name, str(Code.NOT_HOME), "the topic moves; look its home up")
         self._state.send_to_all(clients, moved if address else ended)
-
-
-def _start(topic: HostedTopic, after: tuple[int, int] | None) -> tuple[int, tuple[int, int] | None]:
-    """The sequence number to start behind, and from where on messages of an earlier epoch are lost."""
-    if after is None:
-        return topic.sent, None
-    epoch, sequence = after
-    if epoch >= topic.since:
-        return min(max(sequence, 0), topic.sent), None
-    if epoch == 0:
-        return 0, None  # from the oldest message that the home keeps
-    return 0, (epoch, sequence + 1)
 
 
 def _piece(topic: HostedTopic, start: int, count: int, limit_bytes: int) -> list[wire.Entry]:

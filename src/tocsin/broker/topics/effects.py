@@ -173,6 +173,29 @@ class EndFetch(Effect, frozen=True):
     fetch: int
 
 
+# -- flows of neighbouring sites ---------------------------------------------------------------------------------------
+
+
+class UseNeighbours(Effect, frozen=True):
+    """Imports reach the neighbours with these addresses and tokens from now on."""
+
+    neighbours: list[site_link.NeighbourAccess]
+
+
+class StartImport(Effect, frozen=True):
+    """Attach to the topic's home at a neighbour as a receiver of these sites' flows, and follow it to other homes.
+    Report `ImportReceived` and `ImportBroken` with this number."""
+
+    number: int
+    topic: TopicName
+    neighbour: str
+    sources: tuple[str, ...]
+
+
+class StopImport(Effect, frozen=True):
+    number: int
+
+
 # -- recording into datasets -------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,14 @@ from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.permission import ALL_TOPICS
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
-from tocsin.wire.site_link import ExpectReceivers, LimitPublishers, RedirectReceivers, ReportPublishers
+from tocsin.wire.site_link import (
+    ExpectReceivers,
+    Federate,
+    ImportFlows,
+    LimitPublishers,
+    RedirectReceivers,
+    ReportPublishers,
+)
 from tocsin.wire.topic_log import Epochs, FromFollower, FromHome, Piece, Snapshot
 
 ConnectionId = NewType("ConnectionId", int)
@@ -247,6 +254,29 @@ class OlderFailed(Event, frozen=True):
     """The home refuses, or the connection is lost."""
 
     fetch: int
+
+
+# -- flows of neighbouring sites ---------------------------------------------------------------------------------------
+
+
+class FederationReceived(Event, frozen=True):
+    """The coordinator names the neighbours of this site, or the flows of a topic."""
+
+    message: Federate | ImportFlows
+
+
+class ImportReceived(Event, frozen=True):
+    """Messages and marks of the flows of an import, in order."""
+
+    number: int
+    entries: list[wire.Entry]
+
+
+class ImportBroken(Event, frozen=True):
+    """The import cannot continue where it was: begin it again behind the last numbers."""
+
+    number: int
+    message: str
 
 
 # -- recording into datasets -------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from tocsin.broker.topics.publisher_shares import PublisherShares
 from tocsin.broker.topics.receivers import Receivers
 from tocsin.broker.topics.recorder import Recorder
 from tocsin.coords.coordinate import Coordinate
+from tocsin.model.flow import is_flow, is_mark
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
@@ -58,6 +59,24 @@ class PlannedMove:
 
 
 @dataclass(slots=True, eq=False)
+class FlowReceiver:
+    """A neighbouring site that receives some flows of a topic."""
+
+    own: int
+    """The flow of this site."""
+    numbers: dict[int, int]
+    """Flow → the last number that the neighbour has."""
+    starts: dict[int, int] = field(default_factory=dict)
+    """Flow → the sequence number behind which it continues."""
+    pending: dict[int, bool] = field(default_factory=dict)
+    """Flows of which messages may be missing in front of the next one; True if that does not depend on its number."""
+    live: bool = False
+    """The neighbour has got everything up to the last flush."""
+    sent: int = 0
+    """The last sequence number that was reported to the neighbour."""
+
+
+@dataclass(slots=True, eq=False)
 class HostedTopic:
     name: TopicName
     at: int
@@ -82,6 +101,10 @@ class HostedTopic:
     """Receivers that have got everything up to the last flush."""
     lagging: dict[ConnectionId, int] = field(default_factory=dict)
     """Receivers whose connection is full → the last sequence number that was sent to them."""
+    flows: dict[ConnectionId, FlowReceiver] = field(default_factory=dict)
+    """Neighbouring sites that receive flows. While their connection is full, they are in `lagging` too."""
+    marked: bool = False
+    """The topic has marks in its sequence (`model.flow`): clients get gaps instead."""
     waiting: list[tuple[ConnectionId, Waiting]] = field(default_factory=list)
     """Attaches, and messages of senders among them, that arrived before the topic was opened."""
     waiting_bytes: int = 0
@@ -112,11 +135,22 @@ class HostedTopic:
     @property
     def clients(self) -> dict[ConnectionId, None]:
         """Every connection that sends or receives."""
-        return dict.fromkeys((*self.senders, *self.live, *self.lagging))
+        return dict.fromkeys((*self.senders, *self.live, *self.lagging, *self.flows))
 
     def epoch_at(self, sequence: int) -> tuple[int, int]:
         """The epoch of a recent message, and the last sequence number that belongs to the same epoch."""
         return self.epoch, self.sequence
+
+    def start_behind(self, after: tuple[int, int] | None) -> tuple[int, tuple[int, int] | None]:
+        """The sequence number to start behind, and from where on messages of an earlier epoch are lost."""
+        if after is None:
+            return self.sent, None
+        epoch, sequence = after
+        if epoch >= self.since:
+            return min(max(sequence, 0), self.sent), None
+        if epoch == 0:
+            return 0, None  # from the oldest message that the home keeps
+        return 0, (epoch, sequence + 1)
 
     def open(self, epoch: int, state: topic_link.TopicState | None) -> None:
         """Begin an epoch: with the sequence that the source handed over, or with a new one."""
@@ -135,12 +169,24 @@ class HostedTopic:
         """Continue with the publishers of an earlier epoch; `owners` as in `TopicState`."""
         self.publishers, self.shares = dict(publishers), PublisherShares()
         known = {publisher: owner for owner, owned in owners for publisher in owned}
+        self.marked = any(map(is_mark, self.publishers))
         for publisher in self.publishers:
-            self.shares.add(publisher, known.get(publisher, 0))
+            if not is_flow(publisher):  # the numbers of flows are never forgotten
+                self.shares.add(publisher, known.get(publisher, 0))
 
     def handed_state(self) -> topic_link.TopicState:
         """What the target of a move continues."""
         return topic_link.TopicState(self.sequence, self.since, list(self.publishers.items()), self.shares.owners())
+
+
+@dataclass(slots=True, eq=False)
+class ReceiverRatings:
+    """What a receiver thinks of the publishers of one topic."""
+
+    tolerates_s: float | None = None
+    """The delay after which a message is of no use to it; None: any delay is tolerated."""
+    utilities: dict[int, float] = field(default_factory=dict)
+    """Publisher → the mean of its ratings, the latest of which weigh most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -161,6 +207,8 @@ class Connection:
     unhurried: set[int] = field(default_factory=set)
     """Numbers of the topics whose messages are acknowledged at the next tick."""
     receiving: dict[TopicName, HostedTopic] = field(default_factory=dict)
+    ratings: dict[int, ReceiverRatings] = field(default_factory=dict)
+    """By the number of the topic: only of topics whose messages the receiver may skip if it is slow."""
     run: int = 0
     """The client's own number for this run of its program; 0 if it has none."""
     nonce: int | None = None
@@ -207,6 +255,8 @@ class TopicsState:
     acknowledge_later: dict[tuple[ConnectionId, int], int] = field(default_factory=dict)
     """The same for senders that do not wait: at the next tick."""
     effects: list[Effect] = field(default_factory=list)
+    site: str = ""
+    """The name of this site among its neighbours; empty if it has none."""
     topic_numbers: int = 0
     accepted: int = 0
     """Messages accepted since the start of the process."""

@@ -13,6 +13,7 @@ from tocsin.broker.topics.effects import AwaitDrain, EndFetch, FetchOlder, ReadO
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.hosted import Connection, TopicsState
 from tocsin.broker.topics.relayed import Fetch, RelayedTopic
+from tocsin.broker.topics.slow_receivers import SlowReceivers
 from tocsin.wire import topic as wire
 
 _SHARED = 2_000
@@ -22,8 +23,9 @@ _MOST_FETCHES = 8
 
 
 class OlderMessages:
-    def __init__(self, state: TopicsState) -> None:
+    def __init__(self, state: TopicsState, slow: SlowReceivers) -> None:
         self._state = state
+        self._slow = slow
         self._numbers = count(1)
         self._topics: dict[int, RelayedTopic] = {}
         """The topic of each fetch."""
@@ -51,13 +53,14 @@ class OlderMessages:
             self._state.effects.append(ReadOlder(fetch.number))
 
     def retry(self, topic: RelayedTopic) -> None:
-        """Called at every tick: receivers without a fetch try again."""
+        """Called at every tick: receivers without a fetch try again. Those that skip messages need none."""
         if not topic.lagging:
             return
         fetching = {identity for fetch in topic.fetches.values() for identity in fetch.receivers}
         for identity, position in list(topic.lagging.items()):
             connection = self._state.connections[identity]
-            if identity not in fetching and not connection.blocked and position < topic.oldest:
+            is_waiting = identity not in fetching and not connection.blocked and not self._slow.has(identity, topic)
+            if is_waiting and position < topic.oldest:
                 self.need(connection, topic, position)
 
     # -- the home's answers --------------------------------------------------------------------------------------------

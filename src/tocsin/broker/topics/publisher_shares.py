@@ -22,6 +22,10 @@ class PublisherShares:
         self._owners: dict[int, dict[int, None]] = {}
         """User → its publishers, latest attach last; 0 for publishers whose user is not known."""
 
+    def __bool__(self) -> bool:
+        """True if there is any publisher."""
+        return bool(self._owners)
+
     def add(self, publisher: int, owner: int) -> None:
         """The publisher has attached: it is the last of its user that is forgotten."""
         publishers = self._owners.setdefault(owner, {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from tocsin.broker.topics.hosted import Connection, HostedTopic, TopicsState
+from tocsin.broker.topics.hosted import Connection, HostedTopic, ReceiverRatings, TopicsState
 from tocsin.model.feedback import EdgeFeedback, UtilityFeedback
 from tocsin.model.ids import PublisherId, SubscriberId, TopicName, publisher_name, split_publisher
 from tocsin.wire import topic as wire
@@ -19,7 +19,9 @@ _SECOND_S = 1.0
 _KNOWN_S = 60.0
 """For so long after its last message a publisher may be rated."""
 _MOST_RATINGS = 1_000
-"""Publishers in one feedback."""
+"""Publishers in one feedback, and those whose ratings by one receiver are kept."""
+_LATEST = 0.5
+"""The weight of the latest rating in the mean of a receiver."""
 
 
 class Rating:
@@ -46,6 +48,20 @@ class Rating:
         feedback = UtilityFeedback(SubscriberId(connection.user), topic.name, averages)
         if self._edge.accept(feedback) is not None:
             self.rejected += 1
+        elif request.may_skip:
+            self._keep(connection.ratings.setdefault(topic.at, ReceiverRatings()), request)
+        else:
+            connection.ratings.pop(topic.at, None)
+
+    def _keep(self, kept: ReceiverRatings, request: wire.Feedback) -> None:
+        """The queue of this receiver drops messages by these ratings, should its connection be slow."""
+        kept.tolerates_s = request.tolerates_s
+        utilities = kept.utilities
+        for publisher, value in request.ratings.items():
+            before = utilities.pop(publisher, value)
+            utilities[publisher] = _LATEST * value + (1.0 - _LATEST) * before
+        for publisher in list(islice(utilities, max(0, len(utilities) - _MOST_RATINGS))):
+            del utilities[publisher]
 
     def _publishes(self, publisher: PublisherId, topic: TopicName) -> bool:
         return publisher in self._publishers.get(topic, ())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from tocsin.model.flow import is_mark
 from tocsin.model.ids import TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire.topic_link import RecordPlan
@@ -82,6 +83,8 @@ class Recorder:
         if self.is_persistent:
             return
         for sequence, entry in enumerate(entries, first):
+            if is_mark(entry[0]):
+                continue
             self.queue.append((epoch, sequence, entry[2]))
             self.queue_bytes += len(entry[2])
         while self.queue_bytes > self.most_bytes and self.queue:

@@ -18,6 +18,7 @@ from tocsin.broker.topics.effects import AskRecorded, ReadLog, StoreRecords
 from tocsin.broker.topics.hosted import HostedTopic, Phase, TopicsState
 from tocsin.broker.topics.recorder import Batch, Recorder, RecordingFigures, Waiting
 from tocsin.model.backoff import retry_delay_s
+from tocsin.model.flow import is_mark
 from tocsin.model.topic import Position
 from tocsin.wire.topic_envelope import unwrapped
 from tocsin.wire.topic_link import OwnedTopic, RecordPlan
@@ -127,9 +128,9 @@ class Recording:
             (piece.epoch, sequence, entry[2])
             for piece in event.pieces
             for sequence, entry in enumerate(piece.entries, piece.first)
-            if behind < sequence <= topic.sent
+            if behind < sequence <= topic.sent and not is_mark(entry[0])
         ]
-        upto = messages[-1][1] if messages else behind
+        upto = min(topic.sent, max((piece.last for piece in event.pieces if piece.entries), default=behind))
         if upto > after:
             recorder.batch = Batch(tuple(messages), after, upto)
             self._send(recorder, recorder.batch)

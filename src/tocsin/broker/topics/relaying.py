@@ -51,15 +51,17 @@ class Relaying:
         self.received = 0
         """Messages received from homes since the start of the process."""
         self.redirecting = Redirecting(state)
-        self.older = OlderMessages(state)
+        self.older = OlderMessages(state, delivery.slow)
         if on:
             delivery.relays = self
 
     # -- receivers -----------------------------------------------------------------------------------------------------
 
     def serves(self, request: wire.AttachReceiver, hosted: HostedTopic | None) -> bool:
-        """True if this receiver attaches to the relay and not to the home."""
-        return not request.early and (request.topic in self.topics or (self.on and _is_elsewhere(hosted)))
+        """True if this receiver attaches to the relay and not to the home. Neighbouring sites attach to homes."""
+        if request.early or request.flows is not None:
+            return False
+        return request.topic in self.topics or (self.on and _is_elsewhere(hosted))
 
     def attach(self, connection: Connection, request: wire.AttachReceiver) -> None:
         state = self._state
@@ -80,6 +82,7 @@ class Relaying:
     def _carry_out(self, connection: Connection, topic: RelayedTopic, request: wire.AttachReceiver) -> None:
         self.older.leave(topic, connection.id)
         self._delivery.attach(connection, topic, request)
+        self.redirecting.attached(connection, topic)
 
     def _start(self, name: TopicName) -> RelayedTopic | None:
         if len(self.topics) >= self._state.limits.topics:
@@ -227,6 +230,7 @@ class Relaying:
 
     def tick(self) -> None:
         now_s = self._state.now_s
+        self.redirecting.forget_absent()
         for topic in list(self.topics.values()):
             if topic.attaching:
                 self._attach_waiting(topic)

@@ -55,12 +55,12 @@ class Columns:
 
 
 class Budget:
-    """The capacity of a site below TH_high, and the rates granted from it so far."""
+    """The capacity of a site as far as a plan fills it, and the rates granted from it so far."""
 
     def __init__(self, snapshot: CongestionSnapshot, params: CongestionParams) -> None:
         self._params = params
         self._columns = columns = Columns(snapshot)
-        self._room: Floats = params.thresholds.high * columns.whole
+        self._room: Floats = params.filled * columns.whole
         self._views = [(topic, view) for topic in snapshot.topics for view in topic.publishers]
         self._utility = {view.publisher: utility_of(view, params) for _, view in self._views}
         self._class = {
@@ -73,13 +73,14 @@ class Budget:
         self._resource = self._scarcest([topic for topic in snapshot.topics if topic.subscribers])
 
     def all_fit(self, topics: Iterable[TopicView], *, has_limits: bool) -> bool:
-        """Whether all that the topics still offer fits besides the rates granted so far. Limits in force leave less
-        room: they end below TH_low."""
+        """Whether all that the topics still offer fits below TH_high besides the rates granted so far. Limits in force
+        leave less room: they end below TH_low."""
         topics, thresholds = list(topics), self._params.thresholds
         needed = self._columns.needed(topics)
         for topic in topics:
             needed -= self._columns.cost[topic.topic] * sum(self.granted[view.publisher] for view in topic.publishers)
-        reserved = (thresholds.high - thresholds.low) * self._columns.whole if has_limits else 0.0
+        most = thresholds.low if has_limits else thresholds.high
+        reserved = (self._params.filled - most) * self._columns.whole
         return bool(((needed + reserved <= self._room + 1e-6) | (needed <= 0.0)).all())
 
     def protect(self, topic: TopicView) -> None:

@@ -17,7 +17,8 @@ Where the thesis leaves the choice open, or ours departs from it:
 - The rate of a class is a floor, not a ceiling: a ceiling discards messages for which there is capacity
   (`CongestionParams.shares_the_rest` offers it). The thesis also lets a topic be published at less than its full speed
   (§5.2.2), which step 5 uses.
-- Capacity is filled to TH_high, not completely: a completely filled broker would stay overloaded.
+- Capacity is filled to TH_high, or to `CongestionParams.fill`, not completely: a completely filled broker would stay
+  overloaded.
 - Importance (equation 4) is U·S ÷ R. If R is output, it includes the fan-out, so S(t) cancels and topics are ordered by
   utility per byte, whatever their audience. That order delivers most utility where output is scarce. R is therefore the
   scarcest metric of each overloaded broker. `CongestionParams.resource` offers the thesis' example, matching: then S(t)

@@ -57,6 +57,9 @@ class CongestionParams:
     class_rates_per_s: tuple[float, ...] = (10.0, 200.0, 500.0, 900.0, 2000.0)
     """Rates for utilities in [0, 0.2), [0.2, 0.4), … [0.8, 1] [ePEER §5.2.1]."""
     thresholds: LoadThresholds = field(default_factory=LoadThresholds)
+    fill: float | None = None
+    """Ours: the share of each capacity that a plan grants while publishers are limited. None: TH_high. A live site
+    measures whole messages in a second, so a load with the mean TH_high exceeds it in every other second."""
     shares_the_rest: bool = True
     """Divide the capacity that is left among useful publishers: the rate of a class is a floor. False: it is a ceiling,
     as in the thesis (§5.2.1), and cuts more than the overload requires."""
@@ -78,6 +81,10 @@ class CongestionParams:
     """Ours: additional importance of a topic while it is selected, so that two equal topics do not alternate."""
     limit_margin: float = 0.05
     """Ours: a limit rises only by more than this share; each change is a message to a publisher."""
+
+    @property
+    def filled(self) -> float:
+        return self.thresholds.high if self.fill is None else self.fill
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,8 @@ class LinkToCoordinator:
                 self._topics.happened(topic_events.LimitsReceived(message))
             elif isinstance(message, site_link.ExpectReceivers | site_link.RedirectReceivers):
                 self._topics.happened(topic_events.SiteMessageReceived(message))
+            elif isinstance(message, site_link.Federate | site_link.ImportFlows):
+                self._topics.happened(topic_events.FederationReceived(message))
             else:
                 self._process.happened(events.CoordinatorMessageReceived(message))
             if outgoing.qsize() > _QUEUE:

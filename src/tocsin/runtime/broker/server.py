@@ -28,6 +28,7 @@ from tocsin.runtime.broker.routes import BrokerContext, make_app
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.broker.subscriber_socket import socket_class
 from tocsin.runtime.broker.topic_capacity import TopicCapacity
+from tocsin.runtime.broker.topic_imports import TopicImports
 from tocsin.runtime.broker.topic_logs import TopicLogs
 from tocsin.runtime.broker.topic_recording import TopicRecording
 from tocsin.runtime.broker.topic_socket import topic_socket_class
@@ -88,6 +89,8 @@ class BrokerServer:
         self.mqtt = None if settings.mqtt_port is None else MqttServer(self.guard)
         self.upstream = make_upstream(settings, self.topics)
         """Of an edge: receives the topics that it relays."""
+        self.imports = TopicImports(self.topics)
+        """Receives flows of neighbouring sites."""
         self.metrics.mqtt = None if self.mqtt is None else self.mqtt.process
         self.address = ""
 
@@ -191,6 +194,7 @@ class BrokerServer:
         await self.topics.stop()
         if self.upstream is not None:
             await self.upstream.close()
+        await self.imports.close()
         await self.process.stop()
         self.guard.close_streams()
         server.should_exit = True

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 
+from tocsin.model.flow import is_flow
 from tocsin.runtime.broker.topic_log_facts import PublishedEnd, read_promise, store_promise
 from tocsin.runtime.broker.topic_log_frames import (
     Kind,
@@ -124,7 +125,8 @@ class TopicLog:
         for publisher, number, _ in piece.entries:
             self.publishers[publisher] = number
         while len(self.publishers) > _MOST_PUBLISHERS:
-            del self.publishers[next(iter(self.publishers))]
+            # The numbers of flows are kept: an import continues behind them.
+            del self.publishers[next(publisher for publisher in self.publishers if not is_flow(publisher))]
 
     def _damaged(self, path: Path, offset: int, reason: str) -> TopicLogError:
         return TopicLogError(

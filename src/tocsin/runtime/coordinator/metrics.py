@@ -6,21 +6,27 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tocsin.coordinator.core import Coordinator
 from tocsin.policies.sites import types as site_types
+from tocsin.runtime.coordinator.neighbours import NeighbourConnections
 
 
 class CoordinatorMetrics:
-    def __init__(self, core: Callable[[], Coordinator | None]) -> None:
+    def __init__(
+        self,
+        core: Callable[[], Coordinator | None],
+        neighbours: Callable[[], NeighbourConnections | None] = lambda: None,
+    ) -> None:
         registry = self._registry = CollectorRegistry()
         self.requests = Counter(
             "tocsin_coordinator_http_requests", "HTTP requests answered", ["method", "status"], registry=registry
         )
         registry.register(_CoreCollector(core))
+        registry.register(_SitesCollector(core, neighbours))
 
     def exposition(self) -> bytes:
         return generate_latest(self._registry)
@@ -54,6 +60,39 @@ class _CoreCollector(Collector):
         for step, number in Tally(str(migration.step) for migration in registry.migrations.values()).items():
             migrations.add_metric([step], number)
         yield migrations
+
+
+class _SitesCollector(Collector):
+    def __init__(
+        self, core: Callable[[], Coordinator | None], neighbours: Callable[[], NeighbourConnections | None]
+    ) -> None:
+        self._core = core
+        self._neighbours = neighbours
+
+    def describe(self) -> Iterable[Metric]:
+        return []
+
+    def collect(self) -> Iterable[Metric]:
+        core, connections = self._core(), self._neighbours()
+        if core is None or core.federation is None or connections is None:
+            return
+        links = GaugeMetricFamily("tocsin_coordinator_neighbour_up", "1 if the link is up", labels=["site"])
+        trips = GaugeMetricFamily(
+            "tocsin_coordinator_neighbour_round_trip_seconds", "Last round trip on the control link", labels=["site"]
+        )
+        for site, neighbour in core.federation.links.neighbours.items():
+            links.add_metric([site], float(neighbour.connection is not None))
+            if round_trips_s := connections.round_trips_s(site):
+                trips.add_metric([site], round_trips_s[-1])
+        labels = ["site", "source", "topic"]
+        crossed = CounterMetricFamily(
+            "tocsin_coordinator_flow_messages", "Messages received over a link", labels=labels
+        )
+        repeated = CounterMetricFamily("tocsin_coordinator_flow_repeats", "Those that the site had", labels=labels)
+        for key, (received, repeats) in core.federation.crossed.totals().items():
+            crossed.add_metric(list(key), received)
+            repeated.add_metric(list(key), repeats)
+        yield from (links, trips, crossed, repeated)
 
 
 def _topic_loads(core: Coordinator) -> Iterable[Metric]:

@@ -20,6 +20,7 @@ from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.effects import (
     AnswerRequest,
     CloseLink,
+    CloseNeighbour,
     Effect,
     KeepAtCluster,
     Note,
@@ -27,6 +28,7 @@ from tocsin.coordinator.effects import (
     RequestRejection,
     SendHandOver,
     SendToBroker,
+    SendToNeighbour,
     StoreEffect,
 )
 from tocsin.coordinator.events import Event, LinkClosed, LinkMessageReceived, Ticked
@@ -36,6 +38,7 @@ from tocsin.coordinator.turn import Proves
 from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.coordinator.broker_link import BrokerLink
+from tocsin.runtime.coordinator.neighbours import NeighbourConnections
 from tocsin.runtime.coordinator.store import CoordinatorStore, Superseded
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
@@ -102,6 +105,8 @@ class CoordinatorProcess:
         self.store_error: str | None = None
         """The reason why the store cannot be written or read now; None if it can."""
         self.commits = 0
+        self.neighbours: NeighbourConnections | None = None
+        """The connections to neighbouring sites; set by the server."""
 
     def now_s(self) -> float:
         """Wall time that never jumps: the wall time at the start plus the monotonic time since."""
@@ -123,6 +128,8 @@ class CoordinatorProcess:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.neighbours is not None:
+            await self.neighbours.stop()
         self._close_links("the coordinator is stopping")
         self._refuse_requests("the coordinator is stopping")
 
@@ -163,6 +170,8 @@ class CoordinatorProcess:
     def _close_links(self, reason: str) -> None:
         for link in list(self._links.values()):
             link.close(reason)
+        if self.neighbours is not None:
+            self.neighbours.close_all()
 
     def _refuse_requests(self, reason: str) -> None:
         for future in self._requests.values():
@@ -269,6 +278,12 @@ class CoordinatorProcess:
                 case CloseLink(_, number, reason):
                     if (link := self._links.get(number)) is not None:
                         link.close(reason)
+                case SendToNeighbour(number, neighbour_message):
+                    if self.neighbours is not None:
+                        self.neighbours.send(number, neighbour_message)
+                case CloseNeighbour(number, reason):
+                    if self.neighbours is not None:
+                        self.neighbours.close(number, reason)
                 case AnswerRequest(number, value):
                     future = self._requests.get(number)
                     if future is not None and not future.done():

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
@@ -21,6 +22,8 @@ from tocsin.runtime.coordinator.cluster import ClusterReleases
 from tocsin.runtime.coordinator.cluster_watch import ClusterWatch
 from tocsin.runtime.coordinator.key_ring import KEY_FILE, KeyRing
 from tocsin.runtime.coordinator.metrics import CoordinatorMetrics
+from tocsin.runtime.coordinator.neighbour_file import read_neighbours
+from tocsin.runtime.coordinator.neighbours import NeighbourConnections
 from tocsin.runtime.coordinator.process import CoordinatorProcess
 from tocsin.runtime.coordinator.routes import CoordinatorContext, make_app
 from tocsin.runtime.coordinator.session_tokens import hand_over_signer, session_proofs
@@ -86,8 +89,12 @@ class CoordinatorServer:
         epoch = secrets.token_hex(4)
         store = await asyncio.to_thread(CoordinatorStore, settings.store_url(), epoch)
         releases = ClusterReleases(settings, keys.signer)
+        rules = settings.rules
+        if settings.neighbours is not None and rules.site is not None:
+            file = Path(settings.neighbours).absolute()
+            rules = replace(rules, neighbours=read_neighbours(file, rules.site, insecure=settings.insecure))
         process = self.process = CoordinatorProcess(
-            settings.rules,
+            rules,
             store,
             epoch,
             hand_over_signer(keys, time.time, settings.session_hours * _HOUR_S),
@@ -98,6 +105,8 @@ class CoordinatorServer:
             keep_at_cluster=releases.keep,
         )
         releases.done = process.post
+        if rules.site is not None:
+            process.neighbours = NeighbourConnections(rules.site, rules.neighbours, process.post)
         watch = CoordinatorWatch(settings, process.now_s)
 
         def handled(core: Coordinator | None, effects: Iterable[Effect], at_s: float) -> None:
@@ -107,7 +116,7 @@ class CoordinatorServer:
 
         process.on_handled = handled
         cluster_watch = ClusterWatch(settings, keys.signer, watch)
-        metrics = CoordinatorMetrics(lambda: process.core)
+        metrics = CoordinatorMetrics(lambda: process.core, lambda: process.neighbours)
         self.context = CoordinatorContext(process, keys, settings, metrics, watch, external, audit)
         listening = listen(settings.host, settings.port)
         scheme = "http" if settings.tls_cert is None else "https"
@@ -126,6 +135,8 @@ class CoordinatorServer:
             self.context.revocations_changed(process.core)
             await watch.start(process.core)
             cluster_watch.start()
+            if process.neighbours is not None:
+                process.neighbours.start()
             await self._serve(listening, self._first_token(folder) if needs_token else None, stop)
             if process.superseded:
                 raise TocsinError(Code.IN_USE, "another coordinator has taken over this store")

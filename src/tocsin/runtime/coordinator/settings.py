@@ -12,8 +12,9 @@ from typing import Annotated
 
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.policies.balance.settings import BalanceSettings
+from tocsin.runtime.http.callers import is_broker_id
 from tocsin.runtime.http.oidc_settings import OidcSettings
-from tocsin.runtime.http.settings import ListenerSettings, Port, check_listener, check_peer, invalid
+from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, check_peer, invalid
 
 # Unlike a simulation, a real coordinator balances by default, and leaves an almost idle network alone.
 _RULES = CoordinatorRules(
@@ -80,6 +81,9 @@ class CoordinatorSettings(ListenerSettings):
     cluster_ca: Annotated[
         str | None, "PEM file with the authority that signed the data cluster's certificate, if the system lacks it."
     ] = None
+    neighbours: Annotated[
+        str | None, "TOML file with a table `[[neighbour]]` for each neighbouring site. Needs `site`."
+    ] = None
     streets: Annotated[
         str | None, "GeoJSON file (LineString, MultiLineString) with the streets that the dashboard draws."
     ] = None
@@ -100,6 +104,11 @@ class CoordinatorSettings(ListenerSettings):
         if self.user_subscriptions is not None and self.user_subscriptions < 1:
             raise invalid("user_subscriptions: expected at least 1")
         check_peer(self, "cluster")
+        check_file(self, "neighbours")
+        if self.rules.site is not None and not is_broker_id(self.rules.site):
+            raise invalid("site: a name has 1 to 128 letters, digits, dots, dashes and underscores")
+        if self.neighbours is not None and self.rules.site is None:
+            raise invalid("neighbours: set the name of this site as well (site)")
         values = {name: getattr(self, name) for name in _POSITIVE}
         values |= {name: getattr(self.rules, name) for name in _POSITIVE_RULES}
         for name, value in values.items():

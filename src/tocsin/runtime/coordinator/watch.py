@@ -18,7 +18,7 @@ from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.drawing import street_rows
 from tocsin.coordinator.effects import Effect, RecordTrace
 from tocsin.coordinator.topic_watching import changed_topics
-from tocsin.coordinator.watching import BrokerChanges, measured, picture
+from tocsin.coordinator.watching import BrokerChanges, measured, picture, registered_places
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.model.trace_state import TraceState
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
@@ -119,8 +119,10 @@ class CoordinatorWatch:
 
     def picture(self) -> list[TraceRow]:
         now_s = self.now_s()
+        # Positions from datasets replace those of the registration: they are newer.
+        places = [] if self._core is None else registered_places(self._core, now_s)
         core_rows = [] if self._core is None else picture(self._core, now_s)
-        return self.outside.picture(now_s)[:-1] + core_rows + [TraceRow(now_s, Kind.TICK)]
+        return [*places, *self.outside.picture(now_s)[:-1], *core_rows, TraceRow(now_s, Kind.TICK)]
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -6,7 +6,7 @@ announcements and pull results as that broker, and store records of the users th
 users at the coordinator), and `subscribe` or `subscribe:<channel>` (subscribe, receive announcements and pull results
 as a broker of one's own, whose id is made from the token's id; at a broker: the user's session). A name of a channel or
 a dataset may end with `*`: `subscribe:Emergencies*`. `send:<topic>` and `receive:<topic>` name topics, with the
-wildcards `+` and `#`: `send:swarm/3/#`.
+wildcards `+` and `#`: `send:swarm/3/#`. `site:<name>` is for the coordinator of a neighbouring site.
 Tokens of the data cluster's catalog and tokens signed by the coordinator (`runtime.http.credentials`) have the same
 scopes.
 """
@@ -26,14 +26,14 @@ if TYPE_CHECKING:  # settings import this module, and commands must start withou
 
 _NAMES = r"(?:\*|[A-Za-z][A-Za-z0-9_]*\*?)"
 _SCOPE = re.compile(
-    rf"admin|author|read|register|subscribe(?::{_NAMES})?|publish:{_NAMES}|broker:(?:\*|[A-Za-z0-9._-]{{1,128}})"
+    rf"admin|author|read|register|subscribe(?::{_NAMES})?|publish:{_NAMES}|(?:broker:\*|(?:broker|site):[A-Za-z0-9._-]{{1,128}})"
 )
 GUEST = "guest-"
 """The names that users without a token choose begin with it, and no other token names such a user."""
 _TOPIC_ACTIONS = (SEND, RECEIVE)
 VALID_SCOPES = (
     "admin, author, read, register, subscribe, subscribe:<channel>, publish:<dataset>, send:<topic>, receive:<topic>, "
-    "broker:<id or *>"
+    "broker:<id or *>, site:<name>"
 )
 """For messages. The name of a channel or a dataset may end with `*`; that of a topic may have `+` and `#`."""
 _BROKER = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -125,6 +125,11 @@ class Caller:
     def is_broker(self) -> bool:
         """True for a token of one of the network's brokers."""
         return any(scope.startswith("broker:") for scope in self.scopes)
+
+    @property
+    def uses_edges(self) -> bool:
+        """False for brokers and neighbouring sites: they receive topics from homes, also where edges relay them."""
+        return not self.is_broker and not any(scope.startswith("site:") for scope in self.scopes)
 
     @property
     def is_some_broker(self) -> bool:

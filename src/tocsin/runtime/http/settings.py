@@ -101,14 +101,17 @@ def check_file(settings: ListenerSettings, name: str) -> None:
 def check_peer(settings: ListenerSettings, name: str) -> None:
     """The setting `name` is the address of a server that gets a token: raise if the token would travel unencrypted."""
     address: str | None = getattr(settings, name)
-    if address is None:
-        return
+    if address is not None:
+        check_address(name, address, insecure=settings.insecure)
+
+
+def check_address(name: str, address: str, *, insecure: bool) -> None:
     scheme, _, rest = address.partition("://")
     if scheme not in ("http", "https") or not rest:
         raise invalid(f"{name}: expected an address such as https://cluster.example:8571, got {address!r}")
     host = rest.partition("/")[0].rpartition("@")[2]
     host = host.rpartition(":")[0] if ":" in host and not host.endswith("]") else host
-    if scheme == "http" and not settings.insecure and not is_loopback(host.strip("[]")):
+    if scheme == "http" and not insecure and not is_loopback(host.strip("[]")):
         raise invalid(f"{name}: a token would reach {address} unencrypted; use https, or set insecure")
 
 

@@ -40,7 +40,7 @@ class StackSettings:
     coordinator_port: int = 8570
     cluster_port: int = 8571
     broker_port: int = 8600
-    """Port of the first broker; the others get the following ports."""
+    """Port of the first broker; the others get the following ports. 0 takes free ports for brokers."""
     free_ports: bool = False
     settings: str | None = None
     """TOML file for all processes."""
@@ -100,7 +100,10 @@ class Stack:
         settings = self._settings
         if settings.free_ports:
             return free_ports(2 + settings.brokers)
-        brokers = [settings.broker_port + number for number in range(settings.brokers)]
+        if settings.broker_port == 0:
+            brokers = free_ports(settings.brokers)
+        else:
+            brokers = [settings.broker_port + number for number in range(settings.brokers)]
         return [settings.coordinator_port, settings.cluster_port, *brokers]
 
     def _broker(self, number: int, port: int) -> Child:

@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -26,8 +27,11 @@ from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
 _COMMAND = "from tocsin.cli.main import main; main()"
-_STEADY_S = 60.0
-"""A child that ran this long was healthy: its next death counts as the first failure."""
+_STEADY_S = 5.0
+"""A child that was up for this long was healthy: its death counts as the first failure. A coordinator that is killed
+again and again is back within a second or so each time."""
+_LONGEST_S = 15.0
+"""The longest pause before a child that keeps failing is started again."""
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -120,26 +124,24 @@ class Child:
 
     async def _supervise(self) -> None:
         failures = 0
-        loop = asyncio.get_running_loop()
         while True:
-            began_s = loop.time()
-            code, was_up = await self._run_once()
+            code, up_s = await self._run_once()
             self._up.clear()
             if self._stopping:
                 return
-            if not was_up and self.starts == 1:  # wrong settings or a port in use: a restart would not help
+            if up_s is None and self.starts == 1:  # wrong settings or a port in use: a restart would not help
                 message = self.announcement.get("error", {}).get("message") or f"{self.name} ended with code {code}"
                 self.failed = TocsinError(Code.INTERNAL, message)
                 return
             if not self.restart:
                 return
-            failures = 1 if loop.time() - began_s > _STEADY_S else failures + 1
-            pause_s = retry_delay_s(failures, jitter=random.uniform(0.25, 1.0))
+            failures = count_failure(failures, up_s)
+            pause_s = retry_delay_s(failures, longest_s=_LONGEST_S, jitter=random.uniform(0.25, 1.0))
             logger().warning("a process ended", process=self.name, code=code, again_in_s=round(pause_s, 2))
             await asyncio.sleep(pause_s)
 
-    async def _run_once(self) -> tuple[int, bool]:
-        """Run the process until it ends. Returns its exit code, and whether it was ever up."""
+    async def _run_once(self) -> tuple[int, float | None]:
+        """Run the process until it ends. Returns its exit code, and for how many seconds it was up; None if never."""
         self.starts += 1
         with _opened(self._log) as log:
             self._process = await asyncio.create_subprocess_exec(
@@ -157,8 +159,14 @@ class Child:
         up = "error" not in self.announcement and bool(line)
         if up:
             self._up.set()
+        began_s = time.monotonic()
         await self._process.stdout.read()
-        return await self._process.wait(), up
+        return await self._process.wait(), time.monotonic() - began_s if up else None
+
+
+def count_failure(failures: int, up_s: float | None) -> int:
+    """The number of failures in a row, after another end of a process that was up for `up_s` seconds, or never."""
+    return 1 if up_s is not None and up_s >= _STEADY_S else failures + 1
 
 
 def _before_command(parent: int, niceness: int) -> Callable[[], None] | None:

@@ -75,6 +75,8 @@ class SimulatedCoordinator:
         """When to crash while handling the next message of a broker; the process is restarted at once."""
         self.after_event: Callable[[Coordinator], object] = lambda core: None
         """Called after every event that the core handled, for checks."""
+        self.to_neighbour: Callable[[effects.SendToNeighbour | effects.CloseNeighbour], None] = lambda effect: None
+        """Sends a message to a neighbouring site, or closes the connection to it."""
         self._rules = rules
         self._transport = transport
         self._cluster = cluster
@@ -159,6 +161,8 @@ class SimulatedCoordinator:
                     effect.deadline_s,
                 )
                 self._send(effect.link, hand_over)
+            case effects.SendToNeighbour() | effects.CloseNeighbour():
+                self.to_neighbour(effect)
             case effects.CloseLink(_, number, _) if number in self._links:
                 self.cut_link(self._links[number].broker)
             case effects.ReleaseAtCluster(broker):

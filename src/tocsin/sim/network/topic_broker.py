@@ -32,7 +32,7 @@ class TopicBrokerSide(Protocol):
 
 
 class Upstream(Protocol):
-    """The part of an edge that receives relayed topics from their homes."""
+    """The part of a broker that receives topics from other homes: relayed ones, or flows of neighbouring sites."""
 
     def tick(self) -> None: ...
 
@@ -77,6 +77,8 @@ class SimulatedTopicBroker:
         self.core = TopicHomes(identity, limits, role)
         self.upstream: Upstream | None = None
         """Of an edge: receives the topics that it relays."""
+        self.imports: Upstream | None = None
+        """Of a site with neighbours: receives their flows."""
         self.process: ProcessState[events.Event] = ProcessState(self._handle, events.Ticked)
         self.disk = disk
         self._replicas = replicas
@@ -105,10 +107,13 @@ class SimulatedTopicBroker:
                     self.happened(events.CoordinatorMessageReceived(message))
                 elif isinstance(message, site_link.ExpectReceivers | site_link.RedirectReceivers):
                     self.happened(events.SiteMessageReceived(message))
+                elif isinstance(message, site_link.Federate | site_link.ImportFlows):
+                    self.happened(events.FederationReceived(message))
             case broker_events.Ticked():
                 self.happened(events.Ticked())
-                if self.upstream is not None:
-                    self.upstream.tick()
+                for part in (self.upstream, self.imports):
+                    if part is not None:
+                        part.tick()
 
     def happened(self, event: events.Event) -> None:
         self.process.happened(event)
@@ -117,7 +122,7 @@ class SimulatedTopicBroker:
         before = {(topic.name, topic.epoch): topic.sequence for topic in self.core.state.topics.values()}
         rate, offset_s = self._clock
         performed = self.core.handle(event, offset_s + rate * self._transport.kernel.now_s)
-        self._record_accepted(before, isinstance(event, events.RequestReceived))
+        self._record_accepted(before, isinstance(event, events.RequestReceived | events.ImportReceived))
         for effect in performed:
             self._perform(effect)
 
@@ -135,8 +140,9 @@ class SimulatedTopicBroker:
         """End the process. Its connections break at once; the caller closes its link."""
         self.process.running = False
         self.disk.kill()
-        if self.upstream is not None:
-            self.upstream.kill()
+        for part in (self.upstream, self.imports):
+            if part is not None:
+                part.kill()
         self._replicas.break_off(self)
         for connection in list(self.connections.values()):
             connection.break_off()
@@ -167,5 +173,8 @@ class SimulatedTopicBroker:
                 self._replicas.send(self, broker, message)
             case effects.AnswerHome(stream, answer):
                 self._replicas.answer(self, stream, answer)
+            case effects.UseNeighbours() | effects.StartImport() | effects.StopImport():
+                if self.imports is not None:
+                    self.imports.perform(effect)
             case _ if self.upstream is not None:
                 self.upstream.perform(effect)

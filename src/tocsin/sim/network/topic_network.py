@@ -6,7 +6,7 @@ coordinator restarts from what it stored. Tests compare what homes accepted with
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 
 from tocsin.broker import events as broker_events
@@ -41,10 +41,12 @@ class SimulatedTopicNetwork:
         limits: TopicLimits = TopicLimits(),
         retain: int = 1_000_000,
         roles: Mapping[str, Role] = {},
+        on_start: Callable[[SimulatedTopicBroker], None] = lambda broker: None,
     ) -> None:
         """`retain`: messages that a log keeps when it is trimmed. `roles`: of brokers in a site; each edge is a
-        standby."""
+        standby. `on_start` is called with each process of a broker before it starts."""
         self._roles = roles
+        self.on_start = on_start
         self.kernel = kernel
         self.transport = Transport(kernel)
         self.accepted: list[Accepted] = []
@@ -85,7 +87,8 @@ class SimulatedTopicNetwork:
         started = SimulatedTopicBroker(broker, run, self._limits, self.transport, self.accepted, clock, *around, role)
         if role is Role.EDGE:
             number = next(self._numbers)
-            started.upstream = SimulatedUpstream(started, number, self.transport, self._find, self._homes)
+            started.upstream = SimulatedUpstream(started, number, self.transport, self.find, self.homes)
+        self.on_start(started)
         self.brokers[broker] = started
         self.transport.later(LINK_S, self.coordinator.open_link, started)
 
@@ -111,11 +114,11 @@ class SimulatedTopicNetwork:
 
     def add_client(self, name: str) -> SimulatedTopicClient:
         run = next(self._numbers)
-        client = SimulatedTopicClient(name, run, self.transport, self._find, self._directory)
+        client = SimulatedTopicClient(name, run, self.transport, self.find, self._directory)
         self.clients[name] = client
         return client
 
-    def _find(self, address: str) -> SimulatedTopicBroker | None:
+    def find(self, address: str) -> SimulatedTopicBroker | None:
         return self.brokers.get(BrokerId(address.removeprefix("ws://")))
 
     # -- the coordinator's REST API ------------------------------------------------------------------------------------
@@ -137,7 +140,7 @@ class SimulatedTopicNetwork:
     def _request(self, request: TopicCreated | TopicDeleted | TopicMoveOrdered | ReceiversRedirected) -> object:
         return None if self.coordinator.core is None else self.coordinator.handle(request)
 
-    def _homes(self, send: tuple[TopicName, ...], receive: tuple[str, ...]) -> WatchAnswer | None:
+    def homes(self, send: tuple[TopicName, ...], receive: tuple[str, ...]) -> WatchAnswer | None:
         """The answer to the watch of a broker."""
         return self._directory(send, receive, edge=False)
 

@@ -2,6 +2,7 @@
 // of the city, which is exact enough for the size of a city.
 
 const LEAST_DEGREES = 0.002;
+const LABEL_PIXELS = 36; // the names and loads of brokers stand below them
 
 export class View {
   constructor() {
@@ -33,9 +34,10 @@ export class View {
     this.shrink = Math.max(0.05, Math.cos((((bounds.south + bounds.north) / 2) * Math.PI) / 180));
     const wide = Math.max(LEAST_DEGREES, (bounds.east - bounds.west) * this.shrink);
     const high = Math.max(LEAST_DEGREES, bounds.north - bounds.south);
-    this.scale = this.fitted = 0.92 * Math.min(this.width / wide, this.height / high);
+    const room = Math.max(this.height / 2, this.height - LABEL_PIXELS);
+    this.scale = this.fitted = 0.92 * Math.min(this.width / wide, room / high);
     this.x = ((bounds.west + bounds.east) / 2) * this.shrink;
-    this.y = -(bounds.south + bounds.north) / 2;
+    this.y = -(bounds.south + bounds.north) / 2 + (this.height - room) / 2 / this.scale;
     this.moved = false;
   }
 

@@ -97,6 +97,12 @@ def require_broker(connection: HTTPConnection, broker: str) -> tuple[Coordinator
     return _require(connection, allowed, scope), BrokerId(broker)
 
 
+def require_site(connection: HTTPConnection, site: str) -> CoordinatorContext:
+    """Raise unless the caller is the coordinator of this neighbouring site."""
+    caller, scope = caller_of(connection), f"site:{site}"
+    return _require(connection, caller is not None and scope in caller.scopes, scope)
+
+
 def _require(connection: HTTPConnection, allowed: bool, scope: str) -> CoordinatorContext:
     if not allowed:
         raise forbidden(caller_of(connection), scope)

@@ -180,7 +180,7 @@ def _wanted(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> 
     def may_receive(name: TopicName) -> bool:
         return permits_topic(caller.topic_scopes, RECEIVE, name)
 
-    entries = {entry.topic: entry for entry in _matching(context, body.receive, may_receive, edge=not caller.is_broker)}
+    entries = {entry.topic: entry for entry in _matching(context, body.receive, may_receive, edge=caller.uses_edges)}
     topics = context.core.registry.topics.topics
     for name in body.send:
         if name in topics and name not in entries and permits_topic(caller.topic_scopes, SEND, name):

@@ -1,0 +1,187 @@
+"""Live federation: this site among its neighbours [ePEER §4.3.2, decision 21].
+
+    control   coordinators advertise and subscribe flows (`neighbour_links`, `overlay_head`)
+    data      the home of a topic receives a flow from the neighbour's home (`flow_imports`, `broker.topics.importing`)
+
+A topic is shared if its name matches `shared_topics`. Homes report which shared topics clients of this site publish and
+receive. A site publishes a topic until the topic is deleted: a neighbour may not have received all its messages when
+its last publisher leaves. A topic that a neighbour advertises is created here, because its messages pass through the
+home of this site.
+"""
+
+from __future__ import annotations
+
+from tocsin.coordinator import events, topic_homes
+from tocsin.coordinator import overlay_messages as overlay
+from tocsin.coordinator.effects import RequestRejection, StoreFact
+from tocsin.coordinator.flow_counts import CrossedMessages
+from tocsin.coordinator.flow_imports import FlowImports
+from tocsin.coordinator.neighbour_links import NeighbourLinks
+from tocsin.coordinator.records import BrokerRecord
+from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.topic_placing import holder_of
+from tocsin.coordinator.turn import Turn
+from tocsin.model.ids import BrokerId, SubscriberId, TopicName
+from tocsin.model.topic import CONTROL_PREFIX, TopicDefinition, matches
+from tocsin.model.topic_persistence import Persistence
+from tocsin.policies.sites.types import PublisherId
+from tocsin.wire import neighbour_link as wire
+from tocsin.wire.site_link import Federate, FlowCounts, FlowDemand, TopicDemand
+
+SITE_RUN = "site_run"
+"""The name of the fact with the number of starts of this coordinator."""
+_LINGER_S = 10.0
+"""How long a topic counts as received after its last receiver: a receiver that reconnects finds its messages."""
+_SETTLE_S = 10.0
+"""How long homes keep imports that a new coordinator does not name, and how long a topic waits for enough brokers."""
+_PUBLISHERS = PublisherId("clients")
+_SUBSCRIBERS = SubscriberId("clients")
+_HOME = BrokerId("home")
+"""The overlay counts all clients of the site as one: only the first and the last of a topic matter to it."""
+
+
+class Federation:
+    def __init__(self, site: str, rules: CoordinatorRules, last_run: int, now_s: float) -> None:
+        """`site` is the name of this site; `last_run`: of the coordinator's former process, as stored."""
+        self.links = NeighbourLinks(site, last_run + 1, rules.neighbours)
+        self.imports = FlowImports(self.links.head)
+        self.crossed = CrossedMessages()
+        self._patterns = [pattern for pattern in rules.shared_topics.split(",") if pattern]
+        self._stored = self._complete = False
+        self._started_s = now_s
+        self._published: dict[TopicName, None] = {}
+        self._received: dict[TopicName, None] = {}
+        self._idle_s: dict[TopicName, float] = {}
+        """Topics that count as received, and since when they have no receiver."""
+        self._missing: dict[TopicName, float] = {}
+        """Topics that a neighbour advertises and this site does not have → since when."""
+        self._revision = -1
+
+    def shares(self, topic: TopicName) -> bool:
+        return not topic.startswith(CONTROL_PREFIX) and any(matches(pattern, topic) for pattern in self._patterns)
+
+    # -- neighbours ----------------------------------------------------------------------------------------------------
+
+    def handle(self, turn: Turn, event: events.NeighbourEvent) -> None:
+        self._store_run(turn)
+        match event:
+            case events.NeighbourOpened(site, connection):
+                self.links.opened(turn, site, connection)
+            case events.NeighbourClosed(site, connection):
+                self.links.closed(turn, site, connection)
+            case events.NeighbourMessageReceived(site, connection, message):
+                if isinstance(message, wire.Advertise):
+                    if not self.shares(message.topic):
+                        return
+                    self._learn(turn, message)
+                self._follow(turn, self.links.received(turn, site, connection, message))
+
+    def _store_run(self, turn: Turn) -> None:
+        """Store the number of this run before any neighbour gets it."""
+        if not self._stored:
+            self._stored = True
+            turn.do(StoreFact(SITE_RUN, str(self.links.run)))
+
+    def _follow(self, turn: Turn, decided: list[overlay.Effect]) -> None:
+        self.imports.follow(turn, decided)
+
+    # -- topics --------------------------------------------------------------------------------------------------------
+
+    def _learn(self, turn: Turn, message: wire.Advertise) -> None:
+        """Create an advertised topic, now or when there are brokers for it."""
+        if message.topic not in turn.registry.topics.topics and message.topic not in self._missing:
+            self._missing[message.topic] = turn.now_s
+            self.links.kept[message.topic] = message.kept
+            self._create(turn, message.topic)
+
+    def _create(self, turn: Turn, topic: TopicName) -> None:
+        kept = self.links.kept.get(topic)
+        most = 1 if kept is None else kept.replicas
+        fewest = 1 if turn.now_s - self._missing[topic] > _SETTLE_S else most
+        for replicas in range(most, fewest - 1, -1):
+            persistence = None
+            if kept is not None:
+                persistence = Persistence(replicas, min(kept.quorum, replicas), kept.retain_bytes, kept.retain_s)
+            definition = TopicDefinition(topic, persistence=persistence)
+            made = topic_homes.create_topic(turn, events.TopicCreated(0, definition))
+            if not isinstance(made, RequestRejection):
+                self._forget_missing(topic)
+                return
+
+    def _forget_missing(self, topic: TopicName) -> None:
+        del self._missing[topic]
+        self.links.kept.pop(topic, None)
+
+    def _is_advertised(self, topic: TopicName) -> bool:
+        return any(flow.topic == topic for flow in self.links.head.routes.paths)
+
+    # -- brokers -------------------------------------------------------------------------------------------------------
+
+    def settle_broker(self, turn: Turn, broker: BrokerRecord) -> None:
+        """A broker has registered: name the neighbours and all imports of its topics."""
+        if broker.topics:
+            self.crossed.restarted(broker.id, broker.incarnation)
+            turn.send(broker.id, self._federate(turn, broker))
+
+    def _federate(self, turn: Turn, broker: BrokerRecord) -> Federate:
+        neighbours = [neighbour.access for neighbour in self.links.neighbours.values()]
+        return Federate(self.links.site, neighbours, self.imports.orders_of(turn, holder_of(broker)), self._complete)
+
+    def handle_report(self, turn: Turn, broker: BrokerId, message: FlowDemand | FlowCounts) -> None:
+        if isinstance(message, FlowCounts):
+            self.crossed.receive(broker, message)
+            return
+        for demand in message.topics:
+            record = turn.registry.topics.topics.get(demand.topic)
+            if record is not None and demand.epoch >= record.epoch and self.shares(demand.topic):
+                self._note_demand(turn, demand)
+
+    def _note_demand(self, turn: Turn, demand: TopicDemand) -> None:
+        topic = demand.topic
+        if demand.published and topic not in self._published:
+            self._published[topic] = None
+            self._follow(turn, self.links.happened(turn, overlay.PublisherJoined(_PUBLISHERS, topic)))
+        if demand.received:
+            self._idle_s.pop(topic, None)
+            if topic not in self._received:
+                self._received[topic] = None
+                self._follow(turn, self.links.happened(turn, overlay.SubscriberJoined(_SUBSCRIBERS, topic, _HOME)))
+        elif topic in self._received:
+            self._idle_s.setdefault(topic, turn.now_s)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def check(self, turn: Turn) -> None:
+        """Called at every tick."""
+        self._store_run(turn)
+        self._follow(turn, self.links.check(turn))
+        for topic in [topic for topic, since_s in self._idle_s.items() if turn.now_s - since_s >= _LINGER_S]:
+            self._leave(turn, topic)
+        if turn.registry.topics.revision != self._revision:
+            self._revision = turn.registry.topics.revision
+            self._forget_deleted(turn)
+        for topic in list(self._missing):
+            if topic not in turn.registry.topics.topics and self._is_advertised(topic):
+                self._create(turn, topic)
+            else:
+                self._forget_missing(topic)
+        self.imports.check(turn)
+        if not self._complete and turn.now_s - self._started_s >= _SETTLE_S:
+            self._complete = True
+            for broker in turn.registry.brokers.values():
+                if broker.topics and broker.linked:
+                    turn.send(broker.id, self._federate(turn, broker))
+
+    def _leave(self, turn: Turn, topic: TopicName) -> None:
+        """No client of this site receives the topic any more."""
+        self._idle_s.pop(topic, None)
+        if self._received.pop(topic, 0) is None:
+            self._follow(turn, self.links.happened(turn, overlay.SubscriberLeft(_SUBSCRIBERS, topic)))
+
+    def _forget_deleted(self, turn: Turn) -> None:
+        topics = turn.registry.topics.topics
+        for topic in [topic for topic in self._received if topic not in topics]:
+            self._leave(turn, topic)
+        for topic in [topic for topic in self._published if topic not in topics]:
+            del self._published[topic]
+            self._follow(turn, self.links.happened(turn, overlay.PublisherLeft(_PUBLISHERS, topic)))

@@ -1,0 +1,42 @@
+"""This site and its neighbours, as administrators see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tocsin.coordinator.federation import Federation
+from tocsin.coordinator.neighbour_links import Neighbour
+
+
+def sites_view(federation: Federation, now_s: float) -> dict[str, Any]:
+    links = federation.links
+    return {
+        "site": links.site,
+        "run": links.run,
+        "neighbours": [_neighbour_view(federation, neighbour, now_s) for neighbour in links.neighbours.values()],
+        "rejections": dict(links.rejections),
+    }
+
+
+def _neighbour_view(federation: Federation, neighbour: Neighbour, now_s: float) -> dict[str, Any]:
+    site = neighbour.access.site
+    flows = [
+        {"topic": topic, "source": source, "messages": received, "repeated": repeated}
+        for (name, source, topic), (received, repeated) in sorted(federation.crossed.totals().items())
+        if name == site
+    ]
+    subscribed = federation.links.head.subscribed
+    return {
+        "site": site,
+        "coordinator": neighbour.access.coordinator,
+        "state": "up" if neighbour.connection is not None else "down",
+        "state_s": None if neighbour.since_s is None else round(now_s - neighbour.since_s, 3),
+        "link": neighbour.link,
+        "restarts": neighbour.restarts,
+        "subscribed": [
+            {"topic": flow.topic, "source": flow.source} for flow, head in subscribed.items() if head == site
+        ],
+        "flows": flows,
+        "messages": sum(flow["messages"] for flow in flows),
+        "repeated": sum(flow["repeated"] for flow in flows),
+    }

@@ -1,0 +1,191 @@
+"""Flows at a home: neighbouring sites receive some flows of a topic, and continue by number wherever they attach."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from tests.broker.topics.home_bench import HomeBench, T
+from tocsin.broker.topics import effects, events
+from tocsin.broker.topics.events import ConnectionId
+from tocsin.model.flow import flow_number, flow_publisher, mark_of
+from tocsin.wire import topic as wire
+from tocsin.wire.errors import Code
+from tocsin.wire.site_link import Federate, FlowCounts, FlowDemand, ImportFlows, NeighbourAccess, TopicDemand
+
+A, B, C = (flow_publisher(site) for site in "ABC")
+
+
+class SiteBench(HomeBench):
+    """The home of a topic at site A. Site B is a neighbour, and site C lies behind B."""
+
+    def __init__(self, *, epoch: int = 1, **limits: int) -> None:
+        self.imports: list[effects.StartImport] = []
+        self.stopped: list[int] = []
+        self.requests = count(100)
+        super().__init__(T, epoch=epoch, **limits)
+        self.federate()
+
+    def federate(self, *imports: ImportFlows) -> None:
+        neighbours = [NeighbourAccess("B", "http://b", "token")]
+        self.do(events.FederationReceived(Federate("A", neighbours, list(imports))))
+
+    def order(self, *sources: str, created: int = 1) -> None:
+        flows = {"B": list(sources)} if sources else {}
+        self.do(events.FederationReceived(ImportFlows(T, created, flows)))
+
+    def carry_out(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.StartImport():
+                self.imports.append(effect)
+            case effects.StopImport(number):
+                self.stopped.append(number)
+
+    def neighbour(self, flows: dict[str, int], after: tuple[int, int] | None = None) -> ConnectionId:
+        connection = self.connect("site-B")
+        self.ask(connection, wire.AttachReceiver(next(self.requests), T, after, flows=flows))
+        return connection
+
+    def receive(self, *entries: wire.Entry) -> None:
+        self.do(events.ImportReceived(self.imports[-1].number, list(entries)))
+
+    def crossed(self, connection: ConnectionId) -> list[wire.Entry]:
+        """The entries that the neighbour got since the last call."""
+        taken = [message for message in self.take(connection) if isinstance(message, wire.Messages)]
+        return [entry for message in taken for entry in message.messages]
+
+
+def test_neighbour_gets_the_flow_with_positions_as_numbers() -> None:
+    bench = SiteBench()
+    sender, neighbour = bench.sender(), bench.neighbour({"A": 0})
+    bench.publish(sender, 1, b"x", b"y")
+    assert bench.crossed(neighbour) == [(A, flow_number(1, 1), b"x"), (A, flow_number(1, 2), b"y")]
+
+
+def test_neighbour_continues_behind_its_number_on_a_new_connection() -> None:
+    bench = SiteBench()
+    sender = bench.sender()
+    bench.publish(sender, 1, b"x", b"y", b"z")
+    assert bench.crossed(bench.neighbour({"A": flow_number(1, 2)})) == [(A, flow_number(1, 3), b"z")]
+
+
+def test_neighbour_never_gets_flows_that_it_did_not_name() -> None:
+    bench = SiteBench()
+    bench.order("B", "C")
+    sender, neighbour = bench.sender(), bench.neighbour({"A": 0})
+    bench.receive((B, 5, b"of B"), (C, 6, b"of C"))
+    bench.publish(sender, 1, b"own")
+    assert [entry[2] for entry in bench.crossed(neighbour)] == [b"own"]
+
+
+def test_new_sequence_of_a_volatile_topic_is_a_mark() -> None:
+    bench = SiteBench(epoch=7)
+    sender, neighbour = bench.sender(), bench.neighbour({"A": flow_number(3, 40)})
+    bench.publish(sender, 1, b"x")
+    assert [entry[0] for entry in bench.crossed(neighbour)] == [mark_of(A), A]
+
+
+def test_messages_that_the_home_has_dropped_are_a_mark() -> None:
+    bench = SiteBench(topic_recent_bytes=2)
+    sender = bench.sender()
+    bench.publish(sender, 1, b"a", b"b", b"c", b"d")
+    crossed = bench.crossed(bench.neighbour({"A": flow_number(1, 1)}))
+    assert [(entry[0], entry[2]) for entry in crossed] == [(mark_of(A), b""), (A, b"c"), (A, b"d")]
+
+
+def test_slow_receiver_that_rates_messages_gets_a_gap_for_a_mark() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    receiver = bench.receiver()
+    bench.receive((B, 5, b"x"))
+    bench.ask(receiver, wire.Feedback(bench.core.state.topics[T].at, {B: 1.0}, may_skip=True))
+    bench.take(receiver)
+    bench.do(events.ConnectionBlocked(receiver))
+    bench.receive((mark_of(B), 0, b""), (B, 7, b"y"))
+    bench.do(events.ConnectionDrained(receiver))
+    gap, messages = bench.take(receiver)
+    assert isinstance(gap, wire.Gap) and (gap.first, gap.last) == (2, 2)
+    assert isinstance(messages, wire.Messages) and messages.messages == [(B, 7, b"y")]
+
+
+def test_home_without_a_site_refuses_flows() -> None:
+    bench = HomeBench(T)
+    connection = bench.connect()
+    bench.ask(connection, wire.AttachReceiver(1, T, flows={"A": 0}))
+    refusal = bench.last(connection)
+    assert isinstance(refusal, wire.Refused) and refusal.code == Code.NOT_READY
+
+
+def test_import_delivers_each_number_once_to_receivers_of_this_site() -> None:
+    bench = SiteBench()
+    receiver = bench.receiver()
+    bench.order("B")
+    assert bench.imports[-1].sources == ("B",)
+    bench.receive((B, 10, b"x"), (B, 11, b"y"))
+    bench.receive((B, 11, b"y"), (B, 12, b"z"), (C, 1, b"not ordered"))
+    assert bench.data(receiver) == [b"x", b"y", b"z"]
+    assert (bench.core.importing.received, bench.core.importing.repeated) == (4, 1)
+
+
+def test_import_begins_again_behind_the_last_number() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.receive((B, 10, b"x"))
+    first = bench.imports[-1].number
+    bench.order()
+    assert bench.stopped == [first]
+    bench.order("B")
+    assert bench.core.importing.numbers(bench.imports[-1].number) == {"B": 10}
+
+
+def test_broken_import_begins_again_after_a_pause() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.do(events.ImportBroken(bench.imports[-1].number, "reset"))
+    assert len(bench.imports) == 1
+    bench.pass_time(0.3)
+    assert len(bench.imports) == 2
+
+
+def test_mark_of_a_known_flow_is_a_gap_for_receivers() -> None:
+    bench = SiteBench()
+    receiver = bench.receiver()
+    bench.order("B")
+    bench.receive((mark_of(B), 0, b""), (B, 10, b"x"), (mark_of(B), 0, b""), (B, 20, b"y"))
+    got = [message for message in bench.take(receiver) if not isinstance(message, wire.ReceiverAttached)]
+    assert [type(message) for message in got] == [wire.Messages, wire.Gap, wire.Messages]
+    assert isinstance(got[1], wire.Gap) and (got[1].first, got[1].last) == (2, 2)
+
+
+def test_imported_flow_keeps_its_numbers_on_the_way_on() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    neighbour = bench.neighbour({"B": 10})
+    bench.receive((B, 9, b"w"), (B, 10, b"x"), (B, 11, b"y"))
+    assert bench.crossed(neighbour) == [(B, 11, b"y")]
+
+
+def test_home_reports_demand_of_its_site_alone() -> None:
+    bench = SiteBench()
+    bench.neighbour({"A": 0})
+    bench.order("B")
+    bench.receive((B, 10, b"x"))
+    bench.pass_time(0.3)
+    demands = [report.topics for report in bench.reports if isinstance(report, FlowDemand)]
+    assert demands == [[TopicDemand(T, 1, False, False)]]
+    bench.sender()
+    bench.receiver()
+    bench.pass_time(0.3)
+    demands = [report.topics for report in bench.reports if isinstance(report, FlowDemand)]
+    assert demands[-1] == [TopicDemand(T, 1, True, True)]
+
+
+def test_home_reports_what_has_crossed_each_link() -> None:
+    bench = SiteBench()
+    bench.order("B", "C")
+    bench.receive((B, 10, b"x"), (C, 4, b"y"), (C, 4, b"y"))
+    bench.pass_time(1.1)
+    counts = [report.flows for report in bench.reports if isinstance(report, FlowCounts)][-1]
+    assert {(flow.neighbour, flow.source, flow.received, flow.repeated) for flow in counts} == {
+        ("B", "B", 1, 0),
+        ("B", "C", 2, 1),
+    }

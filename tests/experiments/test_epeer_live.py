@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.demo.site_ring import RingReader
 from tocsin.demo.site_scenarios import run_live
 from tocsin.demo.site_world import DisobedientTopics, Publisher
 from tocsin.experiments.epeer_live import LiveSite
@@ -61,6 +62,54 @@ def test_excess_of_a_publisher_counts_beyond_its_changing_limit() -> None:
     publisher.drops = [1.0, 5.0, 6.0, 9.0]
     assert publisher.is_disobedient
     assert publisher.excess(2.0, 9.0) == (7 - 3.0, 2)
+
+
+RING: Row = {"crossed_most": 0.98, "crossed_repeated": 0.0, "link_pause_s": 1.8, "head_pause_s": 1.9, "lost": 0.0}
+RING |= {"repeated": 0.0, "missed_untold": 0.0, "control_p99_s": 0.01, "saturated_waiting_s": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "broken"),
+    [
+        ({}, None),
+        ({"crossed_repeated": 1.0}, "once-per-link"),
+        ({"crossed_most": 1.01}, "once-per-link"),
+        ({"link_pause_s": 2.1}, "pause-of-a-link"),
+        ({"head_pause_s": 2.1}, "pause-of-a-head"),
+        ({"lost": 1.0}, "ring-nothing-lost"),
+        ({"missed_untold": 1.0}, "ring-nothing-lost"),
+        ({"control_p99_s": 0.06}, "control-in-saturation"),
+    ],
+)
+def test_each_fault_of_a_ring_fails_its_own_claim(tmp_path: Path, change: Row, broken: str | None) -> None:
+    held = ring_report(tmp_path, change)
+    assert len(held) == 5 and {name for name, holds in held.items() if not holds} == ({broken} if broken else set())
+
+
+def test_control_of_a_ring_is_not_judged_without_saturation(tmp_path: Path) -> None:
+    assert ring_report(tmp_path, {"saturated_waiting_s": 0.1})["control-in-saturation"] is None
+
+
+def ring_report(tmp_path: Path, change: Row) -> dict[str, bool | None]:
+    flow: Row = {"kind": "flow", "scenario": "ring", "at_s": 1.0, "latency_s": 0.01}
+    rows = [flow | {"edge": "east → east"}, flow | {"edge": "east → west"}]
+    made = LiveSite().report(table_of([*rows, {"kind": "run", "scenario": "ring", **RING, **change}]), tmp_path)
+    assert all(Path(path).stat().st_size for path in made.files)
+    return {claim.id: claim.holds for claim in made.claims}
+
+
+def test_missed_messages_of_a_ring_count_as_untold_without_a_gap() -> None:
+    reader = RingReader("east", "ring/volatile")
+    for number, now_s in ((1, 1.0), (2, 1.01), (5, 1.5)):
+        reader.receive(b"0 %d %.1f x" % (number, now_s), now_s)
+    flow = reader.flows[0]
+    assert (flow.missed, flow.missed_untold) == (2, 2)
+    flow.told = True
+    reader.receive(b"0 7 1.6 x", 1.6)
+    reader.receive(b"0 7 1.6 x", 1.6)
+    assert (flow.missed, flow.missed_untold, flow.repeated) == (3, 2, 1)
+    assert flow.longest_pause_s(1.4, 1.7) == pytest.approx(0.49)
+    assert flow.longest_pause_s(1.6, 4.6) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("options", [{"scenarios": "flood"}, {"speed": "2"}])

@@ -1,4 +1,5 @@
-"""`tocsin experiment epeer-live`: a burst with and without offloading, and brokers that lose capacity [ePEER ch. 4, 5].
+"""`tocsin experiment epeer-live`: a burst with and without offloading, brokers that lose capacity, and a ring of sites
+[ePEER ch. 4, 5].
 
 Experiments may not start processes: this module runs them (`site_world`) and hands the rows to
 `experiments.epeer_live`.
@@ -17,13 +18,15 @@ from typing import Any, Final
 
 import numpy as np
 
+from tocsin.coordinator.planning import compile_policies
+from tocsin.demo.site_ring import run_ring
 from tocsin.demo.site_world import Look, Receiver, SiteLoad, SiteWorld, site_world
 from tocsin.experiments import runner
-from tocsin.experiments.epeer_live import DAMAGES, DISOBEDIENT, TIGHT_S, LiveSite
+from tocsin.experiments.epeer_live import DAMAGES, DISOBEDIENT, RING, TIGHT_S, LiveSite
 from tocsin.experiments.runner import Row
 from tocsin.runtime.http.listening import loop_factory
 
-SCENARIOS: Final = ("burst", "burst-without", *DAMAGES, DISOBEDIENT)
+SCENARIOS: Final = ("burst", "burst-without", *DAMAGES, DISOBEDIENT, RING)
 _TOLERANT_S: Final = 10.0
 _BEFORE_S: Final = 15.0
 """Before the burst or the damage."""
@@ -44,17 +47,21 @@ def run_live(options: Mapping[str, str], out: Path, report_progress: Callable[[s
     known = ("scenarios", "seconds")
     if unknown := sorted(options.keys() - set(known)):
         raise ValueError(f"epeer-live has the options {', '.join(known)}, not {', '.join(unknown)}")
+    seconds = float(options.get("seconds", 90.0))
     chosen = options.get("scenarios", ",".join(SCENARIOS)).split(",")
     if not set(chosen) <= set(SCENARIOS):
         raise ValueError(f"scenarios are some of {', '.join(SCENARIOS)}, separated by commas")
+    compile_policies()  # once, for all coordinators
     rows: list[Row] = []
     for scenario in chosen:
-        report_progress(f"{scenario}: starting a head and four edges")
+        is_ring = scenario == RING
+        report_progress(f"{scenario}: starting {'three sites' if is_ring else 'a head and four edges'}")
         with (
             tempfile.TemporaryDirectory(prefix="tocsin-site-") as folder,
             asyncio.Runner(loop_factory=loop_factory()) as loop,
         ):
-            rows += loop.run(_run(scenario, float(options.get("seconds", 90.0)), Path(folder)))
+            run = run_ring(Path(folder)) if is_ring else _run(scenario, seconds, Path(folder))
+            rows += loop.run(run)
         facts = {key: value for key, value in rows[-1].items() if key not in ("kind", "scenario")}
         report_progress(f"{scenario}: " + ", ".join(f"{key} {value:.3g}" for key, value in facts.items()))
     command = "tocsin experiment epeer-live" + "".join(f" --set {name}={value}" for name, value in options.items())

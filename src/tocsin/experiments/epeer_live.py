@@ -22,6 +22,8 @@ TIGHT_S: Final = 1.0
 DAMAGES: Final = ("output", "matching")
 DISOBEDIENT: Final = "disobedient"
 """The scenario with damaged output and a publisher that ignores its limits."""
+RING: Final = "ring"
+"""The scenario with three sites, in which a link fails, a head dies and brokers are saturated."""
 _CHOSEN: Final = "the loads, capacities and times of the scenario"
 _NEVER: Final = "it did not happen in the run"
 
@@ -70,7 +72,8 @@ def _claims(runs: dict[str, dict[str, Any]]) -> list[Claim]:
         source, own = "[ePEER §4.5]", "the loads and capacities of the scenario"
         claims.append(above("delay-without", source, seed, delay_s, TIGHT_S, unit, decided_by=own, missing=_NEVER))
     claims += [claim for damage in DAMAGES if damage in runs for claim in _damage(damage, runs[damage])]
-    return claims + (_disobedience(runs[DISOBEDIENT]) if DISOBEDIENT in runs else [])
+    claims += _disobedience(runs[DISOBEDIENT]) if DISOBEDIENT in runs else []
+    return claims + (_ring(runs[RING]) if RING in runs else [])
 
 
 def _burst(run: dict[str, Any]) -> list[Claim]:
@@ -228,6 +231,61 @@ def _disobedience(run: dict[str, Any]) -> list[Claim]:
     ]
 
 
+def _ring(run: dict[str, Any]) -> list[Claim]:
+    """Each fault has a pause of at most 2 s. Control is judged only if brokers had more to send than they could."""
+    wrong = sum(int(run[key]) for key in ("lost", "repeated", "missed_untold"))
+    saturated = run.get("saturated_waiting_s", 0.0) >= 1.0
+    return [
+        at_most(
+            "once-per-link",
+            "[ePEER §4.3.2]",
+            "each message at most once",
+            run["crossed_most"] if not run["crossed_repeated"] else 2.0,
+            1.0,
+            "crossings of a link and direction, per message",
+            decided_by=NO_CHOICE,
+        ),
+        at_most(
+            "pause-of-a-link",
+            "ours",
+            "2 s",
+            run.get("link_pause_s"),
+            2.0,
+            "s, longest of a flow",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
+        at_most(
+            "pause-of-a-head",
+            "ours",
+            "2 s",
+            run.get("head_pause_s"),
+            2.0,
+            "s, longest of a flow",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
+        equals(
+            "ring-nothing-lost",
+            "ours",
+            "lost (persistent), repeated, unreported (volatile): 0",
+            wrong,
+            0,
+            decided_by=NO_CHOICE,
+        ),
+        at_most(
+            "control-in-saturation",
+            "ours",
+            "50 ms",
+            run.get("control_p99_s") if saturated else None,
+            0.05,
+            "s, 99th percentile of round trips between coordinators",
+            decided_by=_CHOSEN,
+            missing="no broker had more to send than it could",
+        ),
+    ]
+
+
 def _protected(scenario: str, run: dict[str, Any]) -> Claim:
     rate, unit = run.get("protected_per_s"), "messages/s"
     ours = f"protected-{scenario}", "ours", "5 messages/s"
@@ -238,15 +296,29 @@ def _draw(figure: Figure, rows: Any) -> None:
     scenarios = list(rows[rows.kind == "run"].scenario)
     panels = figure.subplots(len(scenarios), 1, squeeze=False)[:, 0]
     for axes, scenario in zip(panels, scenarios, strict=True):
-        looks = rows[(rows.kind == "look") & (rows.scenario == scenario)]
-        for edge, own in looks.groupby("edge"):
-            axes.plot(own.at_s, own.used, linewidth=1.2, label=edge)
-        axes.axhline(0.95, color=figures.GREY, linewidth=0.8, linestyle="--")
-        axes.set_ylabel(f"{scenario}\nload ÷ capacity")
+        own = rows[rows.scenario == scenario]
+        if scenario == RING:
+            _draw_ring(axes, own[own.kind == "flow"])
+        else:
+            for edge, looks in own[own.kind == "look"].groupby("edge"):
+                axes.plot(looks.at_s, looks.used, linewidth=1.2, label=edge)
+            axes.axhline(0.95, color=figures.GREY, linewidth=0.8, linestyle="--")
+            axes.set_ylabel(f"{scenario}\nload ÷ capacity")
         axes.set_ylim(0, None)
     panels[-1].set_xlabel("time (s)")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4)
+
+
+def _draw_ring(axes: Any, flows: Any) -> None:
+    """The slowest message of any flow, within a site and between sites."""
+    sources = flows.edge.str.partition(" → ")
+    within = sources[0] == sources[2]
+    for name, some in (("within a site", flows[within]), ("between sites", flows[~within])):
+        slowest = some.groupby("at_s").latency_s.max()
+        axes.plot(slowest.index, slowest.to_numpy(), linewidth=1.2, label=name)
+    axes.set_ylabel("ring\nslowest message (s)")
+    axes.legend(loc="upper left", fontsize="small")
 
 
 _NOTES: Final = (
@@ -258,5 +330,9 @@ _NOTES: Final = (
     "the ratio compares with that. The protected topic is rated 0 by all.",
     "The disobedient publisher offers 250 messages/s to an edge that can send about 31. Its excess is what it sends "
     "beyond the limit that the head has announced to it, from 5 s after the damage on.",
+    "In the ring, three sites of a head and two edges publish 600 messages/s to a persistent and to a volatile topic. "
+    "After 5 s one link forwards nothing for 8 s; later one head is killed; then each broker may send half of what it "
+    "sends. A head counts as dead after 1 s; leases last 0.9 s. Pauses are those of single publishers at single "
+    "readers.",
     "The load of an edge is what is offered to it, so it exceeds 1 in an overload.",
 )

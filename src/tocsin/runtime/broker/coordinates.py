@@ -31,7 +31,7 @@ class CoordinatesProcess(CoreDriver[agent.Event]):
         self.report: Callable[[CoordinateReport], None] = lambda report: None
         """Sends a report to the coordinator; set by the link."""
         self._token = token
-        self._source = settings.probe_from
+        self._source = settings.connect_from
         self._tls = tls_context((settings.coordinator or "").replace("http:", "https:"), settings.ca)
         self._links: dict[BrokerId, ProbeLink] = {}
         self._closing: set[asyncio.Task[None]] = set()

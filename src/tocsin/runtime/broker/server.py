@@ -89,7 +89,7 @@ class BrokerServer:
         self.mqtt = None if settings.mqtt_port is None else MqttServer(self.guard)
         self.upstream = make_upstream(settings, self.topics)
         """Of an edge: receives the topics that it relays."""
-        self.imports = TopicImports(self.topics)
+        self.imports = TopicImports(self.topics, settings.connect_from)
         """Receives flows of neighbouring sites."""
         self.metrics.mqtt = None if self.mqtt is None else self.mqtt.process
         self.address = ""

@@ -61,8 +61,10 @@ class BrokerSettings(ListenerSettings):
         bool,
         "Measure this broker's network coordinate by probing a few other brokers, and report it. Needs `coordinator`.",
     ] = True
-    probe_from: Annotated[
-        str | None, "Local address from which this broker probes other brokers. Default: the system chooses."
+    connect_from: Annotated[
+        str | None,
+        "Local address from which this broker probes other brokers and receives from neighbouring sites. Default: the "
+        "system chooses.",
     ] = None
     role: Annotated[
         str,

@@ -36,8 +36,10 @@ _BACKLOG_S = 0.05
 
 
 class TopicImports:
-    def __init__(self, topics: TopicsProcess) -> None:
+    def __init__(self, topics: TopicsProcess, source: str | None = None) -> None:
+        """`source` is the local address of the connections to neighbours."""
         self._topics = topics
+        self._source = source
         self._access: dict[str, NeighbourAccess] = {}
         self._sessions: dict[str, list[_ImportSession]] = {}
         self._imports: dict[int, _ImportSession] = {}
@@ -71,7 +73,7 @@ class TopicImports:
         sessions = self._sessions.setdefault(effect.neighbour, [])
         session = next((session for session in sessions if session.has_room(effect.topic)), None)
         if session is None:
-            session = _ImportSession(self._topics, access)
+            session = _ImportSession(self._topics, access, self._source)
             sessions.append(session)
         self._imports[effect.number] = session
         session.start(effect.topic, effect.number)
@@ -82,7 +84,7 @@ class TopicImports:
 
 
 class _ImportSession:
-    def __init__(self, topics: TopicsProcess, access: NeighbourAccess) -> None:
+    def __init__(self, topics: TopicsProcess, access: NeighbourAccess, source: str | None) -> None:
         self._topics = topics
         self._access = access
         self.numbers: dict[TopicName, int] = {}
@@ -93,7 +95,7 @@ class _ImportSession:
         self._room.set()
         session = TopicSession(secrets.randbits(_RUN_BITS), random.random, make_receiver=self._make_receiver)
         tls = context_for(True if access.ca is None else access.ca)
-        self.driver = TopicDriver(session, access.coordinator, access.token, tls, self._on_effect, self._room)
+        self.driver = TopicDriver(session, access.coordinator, access.token, tls, self._on_effect, self._room, source)
         self.driver.on_failure = self._on_failure
 
     def has_room(self, topic: TopicName) -> bool:

@@ -32,12 +32,13 @@ from tocsin.coordinator.effects import (
     StoreEffect,
 )
 from tocsin.coordinator.events import Event, LinkClosed, LinkMessageReceived, Ticked
-from tocsin.coordinator.planning import Planner, compile_policies
+from tocsin.coordinator.planning import Planner
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.turn import Proves
 from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.coordinator.broker_link import BrokerLink
+from tocsin.runtime.coordinator.compilation import compile_beside
 from tocsin.runtime.coordinator.neighbours import NeighbourConnections
 from tocsin.runtime.coordinator.store import CoordinatorStore, Superseded
 from tocsin.runtime.http.logs import logger
@@ -196,7 +197,7 @@ class CoordinatorProcess:
             self.post(Ticked(may_plan=self.policies_compiled.is_set()))
 
     async def _compile(self) -> None:
-        await asyncio.to_thread(compile_policies)
+        await compile_beside()
         self.policies_compiled.set()
 
     async def _run(self) -> None:

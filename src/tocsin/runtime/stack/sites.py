@@ -24,7 +24,8 @@ import asyncio
 import secrets
 import time
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from tocsin.runtime.http.callers import is_broker_id
 from tocsin.runtime.http.credentials import Signer
 from tocsin.runtime.http.listening import write_secret
 from tocsin.runtime.http.settings import invalid
-from tocsin.runtime.stack.stack import Stack, StackSettings
+from tocsin.runtime.stack.stack import Stack, StackSettings, Via
 
 HEAD = "broker-1"
 
@@ -49,10 +50,19 @@ class SiteTable(msgspec.Struct, forbid_unknown_fields=True):
     edges: int = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Other addresses than their own for the processes of a site, for emulated links between sites."""
+
+    via: Via
+    sources: Mapping[str, str]
+    """Broker → the local address from which it connects to neighbours."""
+
+
 class Site:
     """One site of this machine."""
 
-    def __init__(self, file: Path, logs: Path | None = None) -> None:
+    def __init__(self, file: Path, logs: Path | None = None, reach: Reach | None = None) -> None:
         self.file = file.absolute()
         self.table = _read(self.file)
         self.neighbours: list[NeighbourTable] = neighbour_tables(self.file)
@@ -69,6 +79,8 @@ class Site:
                 data_cluster=False,
                 coordinator={"site": self.table.name, "neighbours": str(self.file)},
                 broker_flags=roles,
+                sources={} if reach is None else reach.sources,
+                via=None if reach is None else reach.via,
             )
         )
 
@@ -86,14 +98,16 @@ class Site:
 
 
 class Sites:
-    def __init__(self, files: Sequence[Path], logs: Path | None = None) -> None:
-        """`logs`: a folder with one folder of log files per site."""
+    def __init__(
+        self, files: Sequence[Path], logs: Path | None = None, reach: Mapping[str, Reach] | None = None
+    ) -> None:
+        """`logs`: a folder with one folder of log files per site. `reach`: by the name of the file without ending."""
         self.sites: dict[str, Site] = {}
         for file in files:
             folder = None if logs is None else logs / file.stem
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
-            site = Site(file, folder)
+            site = Site(file, folder, None if reach is None else reach[file.stem])
             if site.table.name in self.sites:
                 raise invalid(f"two files describe the site {site.table.name}")
             self.sites[site.table.name] = site

@@ -64,7 +64,7 @@ class StackSettings:
     places: Sequence[tuple[float, float]] = ()
     """Latitude and longitude of the first brokers; further brokers have no position."""
     sources: Mapping[str, str] = field(default_factory=dict)
-    """Broker → the local address from which it probes other brokers, so that emulated distance recognises it."""
+    """Broker → the local address from which it connects to brokers elsewhere, for emulated distance."""
     via: Via | None = None
     """Other addresses for connections between processes, for a chaos run with relays. Default: their own addresses."""
 
@@ -120,7 +120,7 @@ class Stack:
             lat, lon = self._settings.places[number - 1]
             flags |= {"lat": str(lat), "lon": str(lon)}
         if name in self._settings.sources:
-            flags["probe-from"] = self._settings.sources[name]
+            flags["connect-from"] = self._settings.sources[name]
         more = self._settings.broker_flags.get(name, {})
         return self._child(name, "broker", {**flags, **self._settings.broker, **more})
 

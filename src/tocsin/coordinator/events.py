@@ -244,6 +244,8 @@ class NeighbourMessageReceived:
 class NeighbourClosed:
     site: str
     connection: int
+    silent: bool = False
+    """The neighbour sent nothing for longer than a connection that breaks takes to return."""
 
 
 NeighbourEvent = NeighbourOpened | NeighbourMessageReceived | NeighbourClosed

@@ -67,8 +67,9 @@ class Federation:
         match event:
             case events.NeighbourOpened(site, connection):
                 self.links.opened(turn, site, connection)
-            case events.NeighbourClosed(site, connection):
-                self.links.closed(turn, site, connection)
+            case events.NeighbourClosed(site, connection, silent):
+                self.links.closed(turn, site, connection, silent)
+                self._follow(turn, self.links.check(turn))
             case events.NeighbourMessageReceived(site, connection, message):
                 if isinstance(message, wire.Advertise):
                     if not self.shares(message.topic):

@@ -62,14 +62,16 @@ class NeighbourLinks:
         self._links += 1
         turn.do(SendToNeighbour(connection, wire.Hello(self.site, self._links, self.run)))
 
-    def closed(self, turn: Turn, site: str, connection: int) -> None:
+    def closed(self, turn: Turn, site: str, connection: int, silent: bool) -> None:
+        """A connection has ended. If it was silent, the time for its return is over too."""
         neighbour = self.neighbours.get(site)
         if neighbour is not None and neighbour.connection == connection:
-            neighbour.connection, neighbour.lost_s, neighbour.since_s = None, turn.now_s, turn.now_s
+            lost_s = turn.now_s - _GRACE_S if silent else turn.now_s
+            neighbour.connection, neighbour.lost_s, neighbour.since_s = None, lost_s, turn.now_s
             turn.note("a neighbouring site is lost", "warning", site=site)
 
     def check(self, turn: Turn) -> list[overlay.Effect]:
-        """Called at every tick: remove links that have not returned."""
+        """Called at every tick and end of a connection: remove links that have not returned."""
         decided: list[overlay.Effect] = []
         for site, neighbour in self.neighbours.items():
             if neighbour.lost_s is not None and turn.now_s - neighbour.lost_s >= _GRACE_S:

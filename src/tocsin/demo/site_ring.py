@@ -45,10 +45,10 @@ _LEFT: Final = 0.5
 """The share of its output that a saturated broker may send."""
 _WAIT_S: Final = 60.0
 _SETTINGS: Final = (
-    "heartbeat_s = 0.25\nsuspect_s = 0.6\ndead_s = 1.0\nprobation_s = 0.5\ntopic_lease_s = 0.9\n"
+    "heartbeat_s = 0.2\nsuspect_s = 0.5\ndead_s = 0.8\nprobation_s = 0.5\ntopic_lease_s = 0.6\n"
     "site_congestion = false\n"
 )
-"""Shorter times than in production: a head counts as dead after a second. Nothing lowers the rates of publishers."""
+"""Shorter times than in production: a head counts as dead after 0.8 s. Nothing lowers the rates of publishers."""
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +114,7 @@ class SiteRing:
         self._sites = sites.sites
         self._distance = distance
         self._opened = opened
+        self._http: dict[str, httpx.AsyncClient] = {}
         self.publishers: list[Publisher] = []
         self.readers: list[RingReader] = []
 
@@ -122,6 +123,7 @@ class SiteRing:
     async def open(self) -> None:
         """Create the topics, connect all clients, and return when every reader receives from every site."""
         for site in SITES:
+            await self._wait_for_brokers(site)
             for body in ({"topic": KEPT, "replicas": 1 + _EDGES, "quorum": 2}, {"topic": VOLATILE}):
                 await self._request(site, "POST", "/v1/topics", body)
             for topic in (KEPT, VOLATILE):
@@ -133,6 +135,15 @@ class SiteRing:
                 self.publishers.append(Publisher(topic, len(self.publishers), _RATE_PER_S, 0.0, client))
         self._start(self._publish())
         await until(lambda: all(len(reader.flows) == len(SITES) for reader in self.readers))
+
+    async def _wait_for_brokers(self, site: str) -> None:
+        """A coordinator refuses to create a topic while too few brokers can hold its replicas."""
+        async with asyncio.timeout(_WAIT_S):
+            while True:
+                brokers = (await self._request(site, "GET", "/v1/brokers"))["brokers"]
+                if sum(view["accepting"] for view in brokers) == 1 + _EDGES:
+                    return
+                await asyncio.sleep(0.1)
 
     async def _client(self, site: str) -> Topics:
         stack = self._sites[site].stack
@@ -195,7 +206,7 @@ class SiteRing:
             for _, _, view in await self._brokers():
                 if limit := view["topic_capacity"]["out_bytes_per_s"]:
                     waiting_s = max(waiting_s, view["topic_load"]["waiting_bytes"] / limit)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
         return round_trips, waiting_s
 
     # -- results -------------------------------------------------------------------------------------------------------
@@ -252,10 +263,12 @@ class SiteRing:
         return [(site, view["broker"], view) for site, views in found for view in views if view["topic_load"]]
 
     async def _request(self, site: str, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        stack = self._sites[site].stack
-        headers = {"Authorization": f"Bearer {stack.admin_token()}"}
-        async with httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=30.0) as http:
-            answer = await http.request(method, path, json=body)
+        if (http := self._http.get(site)) is None:
+            stack = self._sites[site].stack
+            headers = {"Authorization": f"Bearer {stack.admin_token()}"}
+            client = httpx.AsyncClient(base_url=stack.coordinator_url, headers=headers, timeout=30.0)
+            http = self._http[site] = await self._opened.enter_async_context(client)
+        answer = await http.request(method, path, json=body)
         answer.raise_for_status()
         return answer.json()
 

@@ -69,6 +69,16 @@ def test_flow_takes_the_other_route_when_its_link_is_cut() -> None:
     checked(ring)
 
 
+@pytest.mark.parametrize("silent", [True, False])
+def test_flow_leaves_a_silent_link_at_once_and_waits_for_a_broken_one_to_return(silent: bool) -> None:
+    ring = still(SiteRing(3))
+    ring.federation.cut_link(("A", "B"), silent=silent)
+    ring.publish("A")
+    ring.run(0.25)  # less than a broken connection has for its return
+    assert (("C", "B", "A") in crossings(ring)) is silent
+    checked(ring)
+
+
 def test_messages_flow_on_while_the_coordinator_of_a_neighbour_is_down() -> None:
     ring = still(SiteRing(4, links=CHAIN))
     ring.federation.kill_coordinator("B")

@@ -28,7 +28,7 @@ from tocsin.wire import neighbour_link as wire
 from tocsin.wire.site_link import NeighbourAccess
 
 _PING_S = 0.25
-_SILENT_S = 1.5
+_SILENT_S = 1.2
 _OPEN_S = 2.0
 _LONGEST_S = 2.0
 _QUEUE = 100_000
@@ -155,7 +155,7 @@ class NeighbourConnections:
             await connection.run(lambda message: self._post(NeighbourMessageReceived(site, number, message)))
         finally:
             del self._open[number]
-            self._post(NeighbourClosed(site, number))
+            self._post(NeighbourClosed(site, number, connection.is_silent))
         return connection.end_reason
 
 
@@ -187,6 +187,8 @@ class NeighbourConnection:
         self._heard_s = time.monotonic()
         self.end_reason = ""
         """Why this side has ended the connection; empty while it has not."""
+        self.is_silent = False
+        """The neighbour sent nothing for `_SILENT_S`."""
 
     def send(self, message: wire.FromNeighbour) -> None:
         self._outgoing.put_nowait(message)
@@ -229,10 +231,11 @@ class NeighbourConnection:
             await self._send_text(_encoder.encode(message).decode())
 
     async def _ping(self) -> None:
-        """Return when the neighbour is silent."""
-        while time.monotonic() - self._heard_s < _SILENT_S:
+        """Ping until the neighbour is silent."""
+        while (left_s := self._heard_s + _SILENT_S - time.monotonic()) > 0:
             number = next(self._pings)
             self._pinged_s[number] = time.monotonic()
             self._pinged_s.pop(number - 100, None)
             self.send(wire.Ping(number))
-            await asyncio.sleep(_PING_S)
+            await asyncio.sleep(min(_PING_S, left_s))
+        self.is_silent = True

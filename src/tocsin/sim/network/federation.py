@@ -80,10 +80,10 @@ class SimulatedFederation:
     def is_up(self, site: str, other: str) -> bool:
         return (min(site, other), max(site, other)) not in self.cut
 
-    def cut_link(self, link: tuple[str, str]) -> None:
-        """Break the control connection and all imports over this link."""
+    def cut_link(self, link: tuple[str, str], *, silent: bool = False) -> None:
+        """Break the control connection and all imports over this link; if `silent`, after a long silence."""
         self.cut.add(link)
-        self._links[link].close()
+        self._links[link].close(silent=silent)
         for site, other in (link, link[::-1]):
             for broker in self.sites[site].brokers.values():
                 if isinstance(broker.imports, SimulatedImports):
@@ -148,7 +148,7 @@ class ControlLink:
         if self.holds(connection) and coordinator.core is not None:
             coordinator.handle(NeighbourMessageReceived(sender, connection, message))
 
-    def close(self) -> None:
+    def close(self, *, silent: bool = False) -> None:
         if self.number is None:
             return
         number, self.number = self.number, None
@@ -158,7 +158,7 @@ class ControlLink:
         for site, sender, connection in ((opener, other, number), (other, opener, -number)):
             coordinator = self._federation.sites[site].coordinator
             if coordinator.core is not None:
-                coordinator.handle(NeighbourClosed(sender, connection))
+                coordinator.handle(NeighbourClosed(sender, connection, silent))
 
 
 class SimulatedImports:

@@ -78,6 +78,16 @@ def test_message_dropped_by_a_home_is_skipped_at_the_next_home() -> None:
     assert frames(state) == [wire.Publish(5, 3, [b"c"])]
 
 
+def test_home_that_dropped_a_message_goes_on_with_the_next_one() -> None:
+    state = sender(b"a")
+    frames(state)
+    list(state.refused(wire.NotAccepted(5, 1, "limited", "no"), 0.0))
+    assert not state.must_attach
+    state.queued.append((102, b"b"))
+    assert frames(state) == [wire.Publish(5, 2, [b"b"])]
+    assert list(state.acknowledged(2)) == [Settle(102)]
+
+
 def test_failure_settles_every_message() -> None:
     state = sender(b"a", b"b")
     frames(state)

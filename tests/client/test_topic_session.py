@@ -162,3 +162,18 @@ def test_refusals_of_the_directory_and_of_a_home_settle_messages() -> None:
     request = bench.take(wire.AttachSender)[-1]
     bench.hear("ws://one", wire.Refused(request.id, "forbidden", "no"))
     assert [(settle.ticket, settle.code) for settle in bench.take(events.Settle)] == [(12, "forbidden")]
+
+
+def test_message_dropped_while_the_session_attaches_again_is_not_reported_as_accepted() -> None:
+    bench = SessionBench()
+    for ticket in (1, 2):
+        bench.do(events.PublishRequested(ticket, T, b"m"))
+    bench.learn("ws://one")
+    (attach,) = bench.take(wire.AttachSender)
+    bench.hear("ws://one", wire.SenderAttached(attach.id, 3, 1))
+    bench.hear("ws://one", wire.NotAccepted(3, 1, "not_home", "another broker is the home"))
+    bench.hear("ws://one", wire.NotAccepted(3, 1, "limited", "congested"))
+    bench.pass_time(1.0)
+    (attach,) = bench.take(wire.AttachSender)
+    bench.hear("ws://one", wire.SenderAttached(attach.id, 3, 3))
+    assert [(settle.ticket, settle.code) for settle in bench.take(events.Settle)] == [(1, "limited"), (2, None)]

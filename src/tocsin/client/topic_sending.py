@@ -29,6 +29,8 @@ class Outgoing:
     data: bytes
     dropped: bool = False
     """The home refused it for good. It keeps its number until all earlier ones are acknowledged."""
+    dropped_before: bool = False
+    """It was dropped before the present attach: the present home may not know its number."""
 
 
 @dataclass(slots=True)
@@ -50,8 +52,9 @@ class SenderState:
 
     @property
     def must_attach(self) -> bool:
-        """True if the next home would wait for a dropped message: an attach names the number behind it."""
-        return bool(self.numbered) and self.numbered[0].dropped
+        """True if the present home may wait for a message that another one dropped: an attach names the number behind
+        it."""
+        return bool(self.numbered) and self.numbered[0].dropped_before
 
     @property
     def idle(self) -> bool:
@@ -59,8 +62,10 @@ class SenderState:
 
     def restart(self) -> None:
         """The connection is lost, or the topic has another home: send everything again."""
-        while self.must_attach:
+        while self.numbered and self.numbered[0].dropped:
             self.numbered.popleft()
+        for outgoing in self.numbered:
+            outgoing.dropped_before = outgoing.dropped
         self.resend = len(self.numbered)
 
     def attached(self, expected: int) -> Iterator[Settle]:
@@ -82,7 +87,11 @@ class SenderState:
             self.paused_until_s = now_s + (message.retry_after_s or 0.0)
             self.resend = sum(1 for outgoing in self.numbered if outgoing.number >= message.number)
             return
-        for outgoing in self.numbered:
+        yield from self.dropped(message)
+
+    def dropped(self, message: wire.NotAccepted) -> Iterator[Settle]:
+        """The home has dropped this number for good, unless it may be sent again."""
+        for outgoing in () if _may_retry(message.code) else self.numbered:
             if outgoing.number == message.number and not outgoing.dropped:
                 yield Settle(outgoing.ticket, message.code, message.message)
                 outgoing.dropped, outgoing.data = True, b""

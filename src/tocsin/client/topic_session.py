@@ -282,11 +282,8 @@ class TopicSession:
                 if (sender := self._sender_at(connection, at)) is not None:
                     yield from sender.acknowledged(number)
                     yield from self._send(sender.topic, sender, now_s)
-            case wire.NotAccepted(at, number, code):
-                if (sender := self._sender_at(connection, at)) is not None:
-                    yield from sender.refused(message, now_s)
-                    if code == Code.NOT_HOME:
-                        self._homes.again(sender.topic, "send", now_s)
+            case wire.NotAccepted():
+                yield from self._on_not_accepted(connection, message, now_s)
             case wire.Messages(at):
                 receiver = self._receiver_at(connection, at)
                 if receiver is not None:
@@ -308,6 +305,19 @@ class TopicSession:
                     yield from self._set_limit(sender.topic, per_s, now_s)
             case wire.Ended(_, topic):
                 self._homes.ended(connection, topic, now_s)
+
+    def _on_not_accepted(
+        self, connection: ClientConnection, message: wire.NotAccepted, now_s: float
+    ) -> Iterator[Effect]:
+        if (sender := self._sender_at(connection, message.at)) is not None:
+            yield from sender.refused(message, now_s)
+            if message.code == Code.NOT_HOME:
+                self._homes.again(sender.topic, "send", now_s)
+            return
+        # The session attaches again. The answer names the next number and not what the home has dropped before it.
+        topic = connection.topics.get(message.at)
+        if topic in self.senders and self._homes.attached(topic, "send") is None:
+            yield from self.senders[topic].dropped(message)
 
     def _on_sender_attached(
         self, connection: ClientConnection, message: wire.SenderAttached, now_s: float

@@ -81,10 +81,12 @@ async def _run(scenario: str, seconds: float, folder: Path) -> list[Row]:
         await world.open(opened, delays_s, {} if is_burst else dict([_PROTECTED]), flooded)
         tasks = [asyncio.create_task(world.publish()), asyncio.create_task(world.watch())]
         try:
-            began_s, cpu_s = time.perf_counter(), world.cpu_s()
+            began_s, own_s, servers_s = time.perf_counter(), time.process_time(), world.servers_cpu_s()
             await asyncio.sleep(_BEFORE_S)
             facts = await (_burst(world, seconds) if is_burst else _disruption(world, scenario))
-            facts["cores"] = (world.cpu_s() - cpu_s) / (time.perf_counter() - began_s)
+            took_s = time.perf_counter() - began_s
+            facts["server_cores"] = (world.servers_cpu_s() - servers_s) / took_s
+            facts["cores"] = facts["server_cores"] + (time.process_time() - own_s) / took_s
             for task in tasks:
                 if task.done():
                     task.result()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,9 @@ from tests.edge.edge_readings import STREAMS, alarm_batches, alarms, in_seconds,
 from tocsin.edge.layout import lay_out, lowest_placement, prepare
 from tocsin.edge.messages import EdgeCode, MessageType, Parcel, PeerDied, PeriodElapsed, Piece
 from tocsin.edge.node import PieceReceived, ReadingsArrived, RejectData
-from tocsin.edge.operators.contract import END_OF_TIME_US
+from tocsin.edge.operators.aggregate import AggregateRole, WindowAggregateSpec
+from tocsin.edge.operators.contract import BEGINNING_OF_TIME_US, END_OF_TIME_US
+from tocsin.edge.operators.stateless import Call, ColumnRef, Constant, Filter
 from tocsin.edge.plan import QueryPlan
 from tocsin.edge.query import EdgeQuery
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree, Usage
@@ -42,10 +45,10 @@ QUERIES = {
 }
 
 
-def plan_of(name: str, entries: dict[str, list[EdgeNodeId]]) -> QueryPlan:
+def plan_of(name: str, entries: dict[str, list[EdgeNodeId]], tree: Tree = DEEP) -> QueryPlan:
     query = prepare(QUERIES[name], STREAMS)
     assert isinstance(query, EdgeQuery), query
-    return lay_out(query, entries)
+    return lay_out(query, entries, tree)
 
 
 def test_aggregate_moving_up_keeps_its_open_windows_and_queued_tuples() -> None:
@@ -198,7 +201,7 @@ def run_with_moves(
 
     Without a seed no operator moves. With a seed operators start low or all at the root, and actions are random.
     """
-    plan = plan_of(name, entries)
+    plan = plan_of(name, entries, tree)
     placement = lowest_placement(plan, tree)
     chance = random.Random(seed)
     if seed is not None and chance.random() < 0.5:
@@ -274,6 +277,49 @@ def test_joined_rows_are_the_same_with_and_without_transfers(
     assert Counter(moved) == Counter(still)
 
 
+@FEW
+@given(reading_batches, feeds)
+def test_parts_of_an_aggregate_give_the_results_and_late_readings_of_one_operator(
+    batches: list[pa.RecordBatch], nodes: list[int]
+) -> None:
+    entries = [N[number] for number in (4, 5, 6, 7)]
+    plan = plan_of("windows", {"Readings": entries}, TREE)
+    city = City(TREE, plan, lowest_placement(plan, TREE))
+    (spec,) = (stage.spec for stage in plan.stages if stage.operator.endswith("-final"))
+    assert isinstance(spec, WindowAggregateSpec)
+    alone = replace(spec, role=AggregateRole.WHOLE).create()
+    in_zone = Filter(Call("=", (ColumnRef("zone"), Constant(1))))
+    newest_us = dict.fromkeys(entries, BEGINNING_OF_TIME_US)
+    results: list[pa.RecordBatch] = []
+    for node, batch in zip(nodes, batches, strict=False):
+        city.read(N[node], "Readings", batch)
+        city.settle()
+        for kept in in_zone.on_batch(0, batch, 0):
+            results += alone.on_batch(0, kept, min(newest_us.values()))
+        times = [at.value for at in batch.column("ts") if at.is_valid]
+        newest_us[N[node]] = max([newest_us[N[node]], *(at - plan.lateness_us for at in times)])
+        if (alone.notify_at() or END_OF_TIME_US) <= min(newest_us.values()):
+            results += alone.on_notify(min(newest_us.values()))
+    results += alone.on_notify(END_OF_TIME_US)
+    split = city.finish({"Readings": entries})
+    assert Counter(split) == Counter((meter, since, total, n) for meter, total, n, since, _ in in_seconds(results))
+    assert city.late_rows() == alone.late_rows
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_parts_of_an_aggregate_stay_exact_while_its_operators_move(seed: int) -> None:
+    """Every reading is in one part, and every part in one result."""
+    leaves = [N[number] for number in (4, 5, 6, 7)]
+    feed = [
+        ("Readings", leaf, readings(*((float(start + step), "a", 0.25, 1) for step in range(10))))
+        for start in range(0, 100, 10)
+        for leaf in leaves
+    ]
+    rows, moves = run_with_moves("exact", TREE, {"Readings": leaves}, feed, seed)
+    assert rows == [("a", float(start), 20.0, 80) for start in range(0, 100, 20)]
+    assert moves >= 1
+
+
 @pytest.mark.parametrize("seed", range(25))
 def test_windows_stay_exact_through_long_walks_on_a_deep_tree(seed: int) -> None:
     """Times rise and every window is counted, so a tuple lost, repeated or overtaken by a watermark is visible."""
@@ -288,7 +334,7 @@ def test_windows_stay_exact_through_long_walks_on_a_deep_tree(seed: int) -> None
 
 def test_random_transfers_really_move_operators() -> None:
     """A check of the tests above: a fixed series of such transfers moves operators and their state."""
-    plan = plan_of("ordered", {"Readings": [N[4], N[5]]})
+    plan = plan_of("ordered", {"Readings": [N[4], N[5]]}, TREE)
     city = City(TREE, plan, lowest_placement(plan, TREE))
     for number in range(30):
         city.read(N[4 + number % 2], "Readings", readings((float(number), "a", 1.0, 1)))
@@ -307,6 +353,6 @@ def test_join_of_streams_at_two_leaves_by_hand() -> None:
 
 
 def test_operator_ids_of_a_plan_are_unique() -> None:
-    plan = plan_of("joined", {"Readings": [N[4], N[5]], "Alarms": [N[6]]})
+    plan = plan_of("joined", {"Readings": [N[4], N[5]], "Alarms": [N[6]]}, TREE)
     assert len({stage.operator for stage in plan.stages}) == len(plan.stages)
     assert plan.result_of == OperatorId("q/5-map")

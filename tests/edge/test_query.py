@@ -25,18 +25,24 @@ def compiled(text: str) -> EdgeQuery:
     return query
 
 
-def test_query_becomes_operators_at_its_entries_and_one_aggregate_above() -> None:
-    plan = lay_out(compiled(HIGH_USE), {"Readings": LEAVES})
+def test_aggregate_is_split_into_parts_that_merge_where_streams_meet() -> None:
+    plan = lay_out(compiled(HIGH_USE), {"Readings": LEAVES}, TREE)
     kinds = [stage.operator.rpartition("-")[2] for stage in plan.stages]
-    assert kinds == ["filter", "map"] * 3 + ["union", "aggregate", "filter", "map", "sort"]
+    parts = ["partial", "partial", "merge", "partial"]
+    assert kinds == ["filter", "map"] * 3 + parts + ["final", "filter", "map", "sort"]
     assert plan.lateness_us == 10_000_000
     placement = lowest_placement(plan, TREE)
     assert [placement[OperatorId(f"HighUse/{number}")] for number in ("0-filter", "1-map")] == ["n4", "n4"]
-    assert placement[OperatorId("HighUse/7-aggregate")] == "n1"
+    assert placement[OperatorId("HighUse/6-partial")] == "n4"
+    assert placement[OperatorId("HighUse/8-merge")] == "n2"
+    assert placement[OperatorId("HighUse/10-final")] == "n1"
     graph = graph_of([plan])
-    assert graph.upstream[OperatorId("HighUse/6-union")] == tuple(
-        OperatorId(f"HighUse/{number}-map") for number in (1, 3, 5)
-    )
+    assert set(graph.upstream[OperatorId("HighUse/10-final")]) == {"HighUse/8-merge", "HighUse/9-partial"}
+
+
+def test_aggregate_of_one_entry_is_one_operator() -> None:
+    plan = lay_out(compiled(HIGH_USE), {"Readings": LEAVES[:1]}, TREE)
+    assert [stage.operator.rpartition("-")[2] for stage in plan.stages][2:] == ["aggregate", "filter", "map", "sort"]
 
 
 def test_only_needed_columns_leave_the_entry() -> None:

@@ -47,7 +47,7 @@ def at_the_edge(query: EdgeQuery, batches: dict[str, list[pa.RecordBatch]], seed
     """Feed the batches of all streams in random order at random leaves, and move operators meanwhile."""
     chance = random.Random(seed)
     entries = {side.stream: LEAVES for side in query.sides}
-    plan = lay_out(query, entries)
+    plan = lay_out(query, entries, TREE)
     city = City(TREE, plan, lowest_placement(plan, TREE))
     feed = [(name, batch) for name, stream in batches.items() for batch in stream if name in entries]
     for name, batch in chance.sample(feed, len(feed)):

@@ -116,7 +116,7 @@ def through_edge_node(batches: list[pa.RecordBatch]) -> Windows:
     if isinstance(query, QueryRejected):
         raise RuntimeError(query.reason)
     tree = Tree({}, EdgeNodeId("alone"))
-    plan = lay_out(query, {"Readings": [tree.root]})
+    plan = lay_out(query, {"Readings": [tree.root]}, tree)
     node = EdgeNode(tree.root, tree, [plan], lowest_placement(plan, tree), memory_bytes=1 << 30)
     windows: Windows = {}
     events: list[Any] = [ReadingsArrived("Readings", batch) for batch in batches]

@@ -1,16 +1,20 @@
 """Makes the plan to deploy from a compiled query: one operator after another, for the nodes at which its streams enter.
 
-Filters and projections run per entry, so that they can stay where the readings are. Further operators unite the entries
-of a stream, join the two sides, aggregate windows, and filter, name and order the results. Each operator starts at the
-lowest node that sees all its input, where the least data travels [AMI §2.2].
+Filters and projections run per entry, so that they can stay where the readings are. An aggregate over one stream is
+split: partial aggregates at the entries, merging ones at every node where streams meet, so that no reading travels
+(`operators/aggregate.py`). Further operators unite the entries of a stream for a join, join the two sides, and filter,
+name and order the results. Each operator starts at the lowest node that sees all its input, where the least data
+travels [AMI §2.2].
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
+from tocsin.edge.operators.aggregate import AggregateRole, WindowAggregateSpec
 from tocsin.edge.operators.contract import BEGINNING_OF_TIME_US, END_OF_TIME_US, Specification
 from tocsin.edge.operators.ordered import IntervalJoinSpec
 from tocsin.edge.operators.stateless import Filter, Map, Union
@@ -19,7 +23,7 @@ from tocsin.edge.query import EdgeQuery, QueryCode, QueryRejected, parse_edge_qu
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
 
 
-def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]]) -> QueryPlan:
+def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]], tree: Tree) -> QueryPlan:
     """Make the plan. `entries` gives the nodes at which each stream enters, at least one per stream."""
     stages: list[Stage] = []
 
@@ -28,26 +32,54 @@ def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]]) -> Qu
         stages.append(Stage(operator, spec, inputs))
         return operator
 
-    sides: list[OperatorId] = []
+    sides: list[dict[EdgeNodeId, OperatorId]] = []
     for side in query.sides:
-        chains: list[OperatorId] = []
+        chains: dict[EdgeNodeId, OperatorId] = {}
         for node in entries[side.stream]:
             feeder: OperatorId | Entry = Entry(side.stream, node)
             if side.predicate is not None:
                 feeder = add("filter", Filter(side.predicate), feeder)
-            chains.append(add("map", Map(side.columns), feeder))
-        sides.append(chains[0] if len(chains) == 1 else add("union", Union(), *chains))
-    last = sides[0] if query.join is None else add("join", query.join, *sides)
-    if query.residual is not None:
-        last = add("filter", Filter(query.residual), last)
-    if query.aggregate is not None:
-        last = add("aggregate", query.aggregate, last)
+            chains[node] = add("map", Map(side.columns), feeder)
+        sides.append(chains)
+    if query.join is None and query.aggregate is not None and len(sides[0]) > 1:
+        last = _split(query.aggregate, sides[0], tree, add)
+    else:
+        united = [_only(chains) if len(chains) == 1 else add("union", Union(), *chains.values()) for chains in sides]
+        last = united[0] if query.join is None else add("join", query.join, *united)
+        if query.residual is not None:
+            last = add("filter", Filter(query.residual), last)
+        if query.aggregate is not None:
+            last = add("aggregate", query.aggregate, last)
     if query.having is not None:
         last = add("filter", Filter(query.having), last)
     last = add("map", Map(query.output), last)
     if query.sort is not None:
         add("sort", query.sort, last)
     return QueryPlan(query.name, tuple(stages), query.streams, query.lateness_us)
+
+
+def _only(chains: Mapping[EdgeNodeId, OperatorId]) -> OperatorId:
+    (operator,) = chains.values()
+    return operator
+
+
+def _split(
+    spec: WindowAggregateSpec, chains: Mapping[EdgeNodeId, OperatorId], tree: Tree, add: Callable[..., OperatorId]
+) -> OperatorId:
+    """Partial aggregates of all chains, merged wherever at least two of them meet on the way to the final one."""
+
+    def in_role(role: AggregateRole, *inputs: OperatorId) -> OperatorId:
+        return add(role.value, replace(spec, role=role), *inputs)
+
+    top = tree.lowest_seeing(chains)
+
+    def parts_leaving(node: EdgeNodeId) -> list[OperatorId]:
+        parts = [in_role(AggregateRole.PARTIAL, chains[node])] if node in chains else []
+        for child in tree.children[node]:
+            parts += parts_leaving(child)
+        return parts if len(parts) < 2 or node == top else [in_role(AggregateRole.MERGING, *parts)]
+
+    return in_role(AggregateRole.FINAL, *parts_leaving(top))
 
 
 def prepare(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | QueryRejected:
@@ -66,7 +98,7 @@ def output_schema(query: EdgeQuery, streams: Mapping[str, Stream]) -> pa.Schema 
     keep the row.
     """
     nowhere = EdgeNodeId("nowhere")
-    plan = lay_out(query, dict.fromkeys((side.stream for side in query.sides), (nowhere,)))
+    plan = lay_out(query, dict.fromkeys((side.stream for side in query.sides), (nowhere,)), Tree({}, nowhere))
     outputs: dict[OperatorId | Entry, pa.RecordBatch] = {
         Entry(side.stream, nowhere): _row_of_zeros(streams[side.stream].arrow()) for side in query.sides
     }

@@ -5,11 +5,18 @@ time. Its state is one row per open window and key (plus a bounded number of unf
 Windows start at multiples of the slide since 1970, half-open [start, end), as Spark's do. The operator emits a window
 when the watermark reaches its end, ordered by window and key. Results depend neither on how readings are cut into
 batches nor on where the operator runs. (Sums of floats depend on the order of addition in the last bit.)
+
+One aggregate may be several operators of a tree: a *partial* operator where each stream enters, a *merging* one where
+streams meet, and a *final* one. **Parts** travel between them, one row per window and key, instead of readings. A
+partial or merging operator drops nothing: a reading behind its own watermark goes up at once as a part of its own, and
+the final operator, which has the lowest watermark of all streams, decides whether it is late. So the results and the
+number of late rows are those of one operator that gets all readings.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +27,8 @@ from tocsin.edge.operators.contract import batches_of, microseconds, pack, unpac
 _FOLD_ROWS = 8_192
 """Fold when more than this plus twice the folded rows are unfolded: folding then stays a constant share of the work."""
 START, END = "_window_start", "_window_end"
+_ROWS = "_rows"
+"""In a part: the readings in it."""
 _FOLDED_BY = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
 _VALID = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
 _OPTIONS = {"sum": _VALID, "count": pc.CountOptions(mode="only_valid"), "min": _VALID, "max": _VALID}
@@ -44,7 +53,11 @@ class WindowAggregate:
         self._time = spec.time
         self._size_us = spec.size_us
         self._slide_us = spec.slide_us
-        self._aggregations = spec.aggregations
+        self._reads_parts = spec.role.reads_parts
+        self._emits_parts = spec.role.emits_parts
+        is_split = self._reads_parts or self._emits_parts
+        self._aggregations = (*spec.aggregations, Aggregation(_ROWS, "count")) if is_split else spec.aggregations
+        self._outputs = spec.aggregations
         self._folded: pa.Table | None = None
         self._unfolded: list[pa.Table] = []
         self._unfolded_rows = 0
@@ -53,6 +66,8 @@ class WindowAggregate:
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
         """Add the rows to their windows. Rows without a time belong to no window, as in Spark."""
+        if self._reads_parts:
+            return self._on_parts(batch, watermark_us)
         times = microseconds(batch.column(self._time))
         if times.null_count:
             batch, times = batch.filter(times.is_valid()), times.drop_null()
@@ -60,13 +75,28 @@ class WindowAggregate:
             return []
         rows, starts = self._windows(times.to_numpy(zero_copy_only=False))
         open_ = starts + self._size_us > watermark_us
+        late: list[pa.RecordBatch] = []
         if not open_.all():
-            self.late_rows += int(len(open_) - open_.sum())
-            rows = np.flatnonzero(open_) if rows is None else rows[open_]
-            starts = starts[open_]
-        if len(starts) == 0:
+            rows = np.arange(len(starts)) if rows is None else rows
+            if self._emits_parts:
+                late = batches_of(self._parts(batch.take(pa.array(rows[~open_])), starts[~open_]))
+            else:
+                self.late_rows += int(len(open_) - open_.sum())
+            rows, starts = rows[open_], starts[open_]
+        if len(starts):
+            self._keep(self._parts(batch if rows is None else batch.take(pa.array(rows)), starts))
+        return late
+
+    def _on_parts(self, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
+        is_open = pc.greater(pc.add(batch.column(START), self._size_us), watermark_us)
+        late = batch.filter(pc.invert(is_open))
+        if late.num_rows < batch.num_rows:
+            self._keep(pa.Table.from_batches([batch.filter(is_open)]))
+        if late.num_rows == 0:
             return []
-        self._keep(batch if rows is None else batch.take(pa.array(rows)), starts)
+        if self._emits_parts:
+            return [late]
+        self.late_rows += int(pc.sum(late.column(f"v{len(self._aggregations) - 1}")).as_py())
         return []
 
     def _windows(
@@ -82,17 +112,19 @@ class WindowAggregate:
         inside = starts + self._size_us > times[rows]
         return rows[inside], starts[inside]
 
-    def _keep(self, batch: pa.RecordBatch, starts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    def _parts(self, batch: pa.RecordBatch, starts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
         columns = {START: pa.array(starts)} | {key: batch.column(key) for key in self._keys}
         for number, aggregation in enumerate(self._aggregations):
             # A count of START, which has no nulls, counts rows.
             source = columns[START] if aggregation.column is None else batch.column(aggregation.column)
             columns[f"v{number}"] = source
-        partial = self._group(pa.table(columns), [aggregation.function for aggregation in self._aggregations])
-        earliest_us = int(starts.min())
+        return self._group(pa.table(columns), [aggregation.function for aggregation in self._aggregations])
+
+    def _keep(self, parts: pa.Table) -> None:
+        earliest_us = pc.min(parts.column(START)).as_py()
         self._earliest_us = earliest_us if self._earliest_us is None else min(self._earliest_us, earliest_us)
-        self._unfolded.append(partial)
-        self._unfolded_rows += partial.num_rows
+        self._unfolded.append(parts)
+        self._unfolded_rows += parts.num_rows
         if self._unfolded_rows > _FOLD_ROWS + 2 * (0 if self._folded is None else self._folded.num_rows):
             self._fold()
 
@@ -130,13 +162,13 @@ class WindowAggregate:
             self._folded, self._earliest_us = None, None
         else:
             self._earliest_us = pc.min(self._folded.column(START)).as_py()
-        return batches_of(self._results(closed))
+        return batches_of(closed if self._emits_parts else self._results(closed))
 
     def _results(self, closed: pa.Table) -> pa.Table:
         ordered = closed.sort_by([(name, "ascending") for name in (START, *self._keys)])
         starts = ordered.column(START)
         columns = {key: ordered.column(key) for key in self._keys}
-        columns |= {item.output: ordered.column(f"v{number}") for number, item in enumerate(self._aggregations)}
+        columns |= {item.output: ordered.column(f"v{number}") for number, item in enumerate(self._outputs)}
         columns[START] = starts.cast(pa.timestamp("us", "UTC"))
         columns[END] = pc.add(starts, self._size_us).cast(pa.timestamp("us", "UTC"))
         return pa.table(columns)
@@ -155,6 +187,23 @@ class WindowAggregate:
         return sum(table.nbytes for table in (*self._unfolded, *([] if self._folded is None else [self._folded])))
 
 
+class AggregateRole(Enum):
+    """The part of an aggregate that an operator does."""
+
+    WHOLE = "aggregate"
+    PARTIAL = "partial"
+    MERGING = "merge"
+    FINAL = "final"
+
+    @property
+    def reads_parts(self) -> bool:
+        return self in (AggregateRole.MERGING, AggregateRole.FINAL)
+
+    @property
+    def emits_parts(self) -> bool:
+        return self in (AggregateRole.PARTIAL, AggregateRole.MERGING)
+
+
 @dataclass(frozen=True, slots=True)
 class WindowAggregateSpec:
     keys: tuple[str, ...]
@@ -162,6 +211,7 @@ class WindowAggregateSpec:
     size_us: int
     slide_us: int
     aggregations: tuple[Aggregation, ...]
+    role: AggregateRole = AggregateRole.WHOLE
 
     def create(self) -> WindowAggregate:
         return WindowAggregate(self)

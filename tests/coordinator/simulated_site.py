@@ -111,6 +111,10 @@ class SimulatedSite(Bench):
         )
         return max(taken / capacity[0], out / capacity[1], matched / capacity[2])
 
+    def waiting_bytes(self, edge: BrokerId) -> float:
+        """The bytes that wait for output. Edges without queues have none."""
+        return 0.0
+
     # -- the brokers' part ---------------------------------------------------------------------------------------------
 
     def handle(self, event: Event) -> list[Effect]:
@@ -195,7 +199,7 @@ class SimulatedSite(Bench):
                 for topic in {*edge.offered, *(name for name, clients in edge.receivers.items() if clients)}
             ]
             self.send(broker, link.Heartbeat(0, 0, 0))
-            self.send(broker, SiteLoad(loads))
+            self.send(broker, SiteLoad(loads, waiting_bytes=round(self.waiting_bytes(broker))))
             edge.offered.clear()
             edge.sent.clear()
         reports = {broker: self.core.site_loads.report(broker) for broker in self.edges}

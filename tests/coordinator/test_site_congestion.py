@@ -58,6 +58,9 @@ class CongestedSite(SimulatedSite):
     def granted(self, topic: TopicName, publisher: int) -> float:
         return min(self.offered[topic][publisher], self.limits.get((topic, publisher), float("inf")))
 
+    def waiting_bytes(self, edge: BrokerId) -> float:
+        return self.queued[edge]
+
     def damage(self, capacity: Capacity) -> float:
         for edge in (E1, E2):
             self.core.site_loads.set_capacity(edge, capacity)
@@ -213,3 +216,43 @@ def test_home_that_does_not_answer_leaves_other_limits_alone() -> None:
     made.damage(WHOLE)
     made.run(3.0)
     assert made.limits == {}
+
+
+def test_limits_end_when_receivers_can_move_to_a_repaired_edge() -> None:
+    """All receivers are at one edge: without limits it would be overloaded, and the other edge has room."""
+    made = site()
+    made.damage(DAMAGED)
+    made.run(10.0)
+    for topic, clients in made.edges[E2].receivers.items():
+        made.edges[E1].receivers.setdefault(topic, []).extend(clients)
+    made.edges[E2].receivers.clear()
+    made.run(5.0)
+    assert made.limits
+    made.damage(WHOLE)
+    repaired_s = made.now_s
+    made.run(8.0)
+    assert made.limits == {}
+    assert made.redirected and all(source == E1 for _, _, _, source, _ in made.redirected)
+    assert all(share <= 0.95 for at_s, used in made.used if at_s >= repaired_s for share in used.values())
+    moves = len(made.redirected)
+    made.run(30.0)
+    assert len(made.redirected) == moves and made.limits == {}, "the site comes to rest"
+
+
+def test_limited_site_without_room_moves_no_receiver() -> None:
+    made = site()
+    made.damage(DAMAGED)
+    made.run(60.0)
+    assert made.limits and made.redirected == []
+
+
+def test_long_queue_limits_publishers_although_an_offloading_is_in_progress() -> None:
+    made = site()
+    made.edges[E1].answers = False
+    made.core.site_loads.set_capacity(E2, Capacity(out_bytes_per_s=4_000_000.0))
+    made.core.site_loads.set_capacity(E1, DAMAGED)
+    made.run(1.0)
+    assert E1 in made.busy() and made.limits == {}
+    made.run(5.0)
+    assert E1 in made.busy() and made.limits
+    assert max(waiting for _, waiting in made.queues) < 4.0 * 250_000.0, "four seconds"

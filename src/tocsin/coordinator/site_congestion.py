@@ -1,9 +1,9 @@
 """Congestion control of a live site: limit publishers by utility where no broker can help [ePEER chapter 5].
 
 `core` hands in ratings and rates, and calls `check` at every tick with the brokers that offloading cannot help. While
-there are such brokers, or limits are in force, a round runs each second: ask the homes for the rates of their
-publishers, plan with `policies.sites.congestion`, send each home its limits. Homes forget limits that are not repeated,
-so a coordinator that fails does not silence publishers.
+there are such brokers, or a queue is long, or limits are in force, a round runs each second: ask the homes for the
+rates of their publishers, plan with `policies.sites.congestion`, send each home its limits. Homes forget limits that
+are not repeated, so a coordinator that fails does not silence publishers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tocsin.coordinator.rules import CoordinatorRules
-from tocsin.coordinator.site_loads import SiteLoads
+from tocsin.coordinator.site_loads import Demand, SiteLoads
 from tocsin.coordinator.site_plans import thresholds_of
 from tocsin.coordinator.turn import Turn
 from tocsin.model.feedback import HeadUtility, RatingSum
@@ -36,6 +36,9 @@ _ANSWER_S = 0.5
 _MOST_FRAME_BYTES = 200.0
 """Most bytes that a frame adds to a message. Receivers that moved within the second of a measurement would make a
 message look larger."""
+_BACKLOG_S = 2.0
+"""A broker with a longer queue does not wait for an offloading: at a quarter of the capacity that it needs, its queue
+grows by three seconds each second of the offloading."""
 _RATED_S = 3_600.0
 """A publisher without ratings for so long loses its utility. A quiet alarm keeps its utility longer than it is quiet,
 and PROTECTED guarantees its rate anyway."""
@@ -104,11 +107,16 @@ class SiteCongestion:
             self._let_homes_count(turn)
         if not turn.rules.site_congestion:
             self._apply(turn, CongestionPlan(0, {}, (), (), ()), {})
+            self._loads.set_demand({})
             self._round = None
             return
         if self._round is not None and turn.now_s >= self._round.until_s:
             self._plan(turn)
-        if self._round is None and turn.now_s >= self._next_s and (limited or self.limits):
+        if (
+            self._round is None
+            and turn.now_s >= self._next_s
+            and (limited or self.limits or self._loads.has_backlog(_BACKLOG_S))
+        ):
             self._start_round(turn)
 
     def _let_homes_count(self, turn: Turn) -> None:
@@ -148,6 +156,7 @@ class SiteCongestion:
         }
         kept = {name: limit for name, limit in self.limits.items() if self._homes.get(name) in silent}
         self._apply(turn, made, homes, kept)
+        self._loads.set_demand(_demand(snapshot.topics) if self.limits else {})
 
     def _snapshot(self, turn: Turn, reports: Iterable[PublisherRates]) -> CongestionSnapshot:
         brokers = [broker.id for broker in turn.registry.brokers.values() if broker.role is not Role.PLAIN]
@@ -225,3 +234,10 @@ class SiteCongestion:
             text = "all messages fit again: the limits of publishers end"
             turn.note("limits of publishers end")
         turn.trace(Kind.LIMITS, moves=len(self.limits), note=text, detail=outcome)
+
+
+def _demand(topics: Iterable[TopicView]) -> dict[TopicName, Demand]:
+    return {
+        view.topic: Demand(sum(publisher.offered_per_s for publisher in view.publishers), view.size_bytes)
+        for view in topics
+    }

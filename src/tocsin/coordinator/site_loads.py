@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.policies.sites.load import LoadStates
@@ -16,6 +17,13 @@ from tocsin.policies.sites.types import BrokerReport, Load, LoadThresholds, Site
 from tocsin.wire.site_link import Capacity, Role, SiteLoad, TopicLoad
 
 UNLIMITED = Load(math.inf, math.inf, math.inf)
+
+
+class Demand(NamedTuple):
+    """What the publishers of a topic offer while the site limits them."""
+
+    messages_per_s: float
+    size_bytes: float
 
 
 @dataclass(slots=True)
@@ -37,6 +45,7 @@ class SiteLoads:
         self._reported: dict[BrokerId, _Reported] = {}
         self._capacities: dict[BrokerId, Load] = {}
         self._heads: set[BrokerId] = set()
+        self._demand: Mapping[TopicName, Demand] = {}
 
     # -- from brokers and operators ------------------------------------------------------------------------------------
 
@@ -58,6 +67,10 @@ class SiteLoads:
             self._heads.add(broker)
         else:
             self._heads.discard(broker)
+
+    def set_demand(self, demand: Mapping[TopicName, Demand]) -> None:
+        """What limited publishers offer. Without limits the reports alone say what is offered."""
+        self._demand = demand
 
     def forget(self, broker: BrokerId) -> None:
         """Forget the loads of a broker that restarted or failed: its next measurement begins a new average. A broker
@@ -97,6 +110,27 @@ class SiteLoads:
         reported = self._reported.get(broker)
         return {} if reported is None else reported.topics
 
+    def demanded_topics(self, broker: BrokerId) -> Mapping[TopicName, TopicLoad]:
+        """The topics as their publishers would load the broker if no limit kept messages back."""
+        topics = self.topics(broker)
+        if not self._demand or broker in self._heads:
+            return topics
+        return {name: _demanded(load, self._demand.get(name)) for name, load in topics.items()}
+
+    @property
+    def has_demand(self) -> bool:
+        """True while limits keep messages back."""
+        return bool(self._demand)
+
+    def has_backlog(self, longer_than_s: float) -> bool:
+        """True if a broker needs more than this time, at its capacity, for what waits."""
+        capacities = ((reported, self.capacity(broker)) for broker, reported in self._reported.items())
+        return any(
+            reported.waiting_bytes > longer_than_s * capacity.out_bytes_per_s
+            or reported.waiting_messages > longer_than_s * capacity.matched_per_s
+            for reported, capacity in capacities
+        )
+
     def waiting(self, broker: BrokerId) -> tuple[int, int]:
         """Bytes that wait for output, and messages that wait for matching."""
         reported = self._reported.get(broker)
@@ -115,6 +149,18 @@ class SiteLoads:
 
 def topic_load(topic: TopicLoad) -> Load:
     return Load(topic.in_bytes_per_s, topic.out_bytes_per_s, topic.matched_per_s)
+
+
+def _demanded(load: TopicLoad, demand: Demand | None) -> TopicLoad:
+    if demand is None or not load.receivers:
+        return load
+    bytes_per_s = demand.messages_per_s * demand.size_bytes
+    rates = (
+        max(load.in_bytes_per_s, bytes_per_s),
+        max(load.out_bytes_per_s, bytes_per_s * load.receivers),
+        max(load.matched_per_s, demand.messages_per_s),
+    )
+    return TopicLoad(load.topic, *rates, load.receivers, load.senders)
 
 
 def _sane_topic(load: TopicLoad) -> TopicLoad:

@@ -16,7 +16,7 @@ from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId, TopicName
 from tocsin.policies.sites.baselines import POLICIES
-from tocsin.policies.sites.load import reach
+from tocsin.policies.sites.load import reach, state_of
 from tocsin.policies.sites.types import (
     BrokerReport,
     Bundle,
@@ -27,6 +27,7 @@ from tocsin.policies.sites.types import (
     OffloadPlan,
     OffloadSnapshot,
     total,
+    utilisation,
 )
 from tocsin.wire.site_link import Role, SiteProfile, TopicLoad
 
@@ -38,7 +39,9 @@ def site_reports(turn: Turn, loads: SiteLoads) -> list[BrokerReport]:
     """The heads and edges that reported lately.
 
     A plan counts the average or the latest second, whichever is larger: in a rising load the average is too small, and
-    the clients of a second offloading would move although one would have been enough.
+    the clients of a second offloading would move although one would have been enough. While publishers are limited, the
+    plan counts what they offer: a broker whose load fits only because of the limits is overloaded, so receivers move
+    as soon as another broker has room for the messages that the limits keep back.
     """
     reports = []
     for broker in turn.registry.brokers.values():
@@ -47,13 +50,16 @@ def site_reports(turn: Turn, loads: SiteLoads) -> list[BrokerReport]:
             continue
         if turn.now_s - at_s <= STALE_S:
             load = _larger(report.load, latest_load(loads, broker.id))
-            reports.append(replace(report, load=load, state=_state(broker, report)))
+            state = _state(broker, report)
+            if loads.has_demand:
+                state = max(state, state_of(utilisation(load, report.capacity), thresholds_of(turn.rules)))
+            reports.append(replace(report, load=load, state=state))
     return reports
 
 
 def latest_load(loads: SiteLoads, broker: BrokerId) -> Load:
-    """The load of the last reported second."""
-    return total(topic_load(topic) for topic in loads.topics(broker).values())
+    """The load of the last reported second, with the messages that limits kept back."""
+    return total(topic_load(topic) for topic in loads.demanded_topics(broker).values())
 
 
 def _larger(average: Load, latest: Load) -> Load:
@@ -113,12 +119,13 @@ def make_snapshot(
 ) -> OffloadSnapshot:
     """`resting`: (broker, topic) pairs that stay where they are."""
     topics = turn.registry.topics.topics
+    demanded = {broker: loads.demanded_topics(broker) for broker in profiles}
     bundles = {
         broker: tuple(
             bundle
             for topic, clients in profile.topics.items()
             if (record := topics.get(topic)) is not None and (broker, topic) not in resting
-            if (bundle := make_bundle(record, clients, loads.topics(broker).get(topic))) is not None
+            if (bundle := make_bundle(record, clients, demanded[broker].get(topic), loads.has_demand)) is not None
         )
         for broker, profile in profiles.items()
     }
@@ -130,15 +137,32 @@ def make_snapshot(
     return OffloadSnapshot(turn.registry.generation, turn.now_s, tuple(reports), bundles, neighbours)
 
 
-def make_bundle(record: TopicRecord, clients: list[tuple[str, float]], reported: TopicLoad | None) -> Bundle | None:
-    """The receivers of one topic at an edge; None without receivers. An edge matches a message once for all of them."""
+def make_bundle(
+    record: TopicRecord, clients: list[tuple[str, float]], reported: TopicLoad | None, is_limited: bool = False
+) -> Bundle | None:
+    """The receivers of one topic at an edge; None without receivers. An edge matches a message once for all of them.
+
+    `is_limited`: the clients get less than `reported`, because limits keep messages back.
+    """
     rates = {SubscriberId(client): _sane(rate) for client, rate in clients}
     if not rates:
         return None
     sent = tuple(rates.values())
+    if is_limited and reported is not None:
+        sent = _at_least(sent, reported.out_bytes_per_s)
     received, matched = (max(sent), 0.0) if reported is None else (reported.in_bytes_per_s, reported.matched_per_s)
     load = Load(received, sum(sent), matched)
     return Bundle(record.name, record.tolerated_delay_s, reach(True, False), load, tuple(rates), sent)
+
+
+def _at_least(rates: tuple[float, ...], out_bytes_per_s: float) -> tuple[float, ...]:
+    """The rates of a bundle's clients, raised to the output of their topic in proportion."""
+    whole = sum(rates)
+    if whole >= out_bytes_per_s:
+        return rates
+    if whole == 0.0:
+        return (out_bytes_per_s / len(rates),) * len(rates)
+    return tuple(rate * out_bytes_per_s / whole for rate in rates)
 
 
 def _sane(rate: float) -> float:

@@ -79,6 +79,16 @@ class NeighbourLinks:
                 decided += self.happened(turn, overlay.NeighbourLost(BrokerId(site), neighbour.link))
         return decided
 
+    def is_open(self, site: str, connection: int) -> bool:
+        """True if this is the present connection to a neighbour, and it has been greeted."""
+        neighbour = self.neighbours.get(site)
+        return neighbour is not None and neighbour.connection == connection
+
+    def reject(self, turn: Turn, code: overlay.OverlayCode, detail: str) -> None:
+        """A message of a neighbour changes nothing."""
+        self.rejections[code] += 1
+        turn.note("the overlay rejects an event", "debug", code=str(code), detail=detail)
+
     def received(self, turn: Turn, site: str, connection: int, message: wire.FromNeighbour) -> list[overlay.Effect]:
         neighbour = self.neighbours.get(site)
         if neighbour is None:
@@ -118,8 +128,7 @@ class NeighbourLinks:
         decided = self.head.handle(event)
         for effect in decided:
             if isinstance(effect, overlay.OverlayRejection):
-                self.rejections[effect.code] += 1
-                turn.note("the overlay rejects an event", "debug", code=str(effect.code), detail=effect.detail)
+                self.reject(turn, effect.code, effect.detail)
             elif isinstance(effect, overlay.SendToHead):
                 connection = self.neighbours[effect.head].connection
                 message = self._to_wire(turn, effect.message)

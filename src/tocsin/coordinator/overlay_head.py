@@ -55,6 +55,10 @@ class OverlayHead:
         """The flows that this head has subscribed, and the neighbour of each."""
         return self._subscribed
 
+    def is_offered(self, topic: TopicName) -> bool:
+        """True if a neighbour advertises a flow of the topic."""
+        return any(flow in self.routes.paths for flow in self._known.get(topic, ()))
+
     def size(self) -> int:
         """The number of entries in all tables. 0 when the overlay has no publisher and no subscriber."""
         tables = (self._federations, self._advertised, self._subscribed, self._received, self._known)
@@ -134,6 +138,9 @@ class OverlayHead:
                 self.routes.forget(flow, head)
                 return self._settle([flow])
             case messages.SubscribeFlow(flow):
+                if head not in self._advertised.get(flow, ()):
+                    # If the flow was just withdrawn, the neighbour withdraws this subscription when it learns of that.
+                    return [OverlayRejection(OverlayCode.NOT_OFFERED, f"{head} subscribed {flow}")]
                 self._federations.setdefault(flow, set()).add(head)
                 return self._settle([flow])
             case messages.UnsubscribeFlow(flow):

@@ -1,0 +1,155 @@
+"""A coordinator and its neighbours: what they may make it do, and which flows its homes import."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from tests.coordinator.bench import B1, Bench
+from tocsin.coordinator.effects import SendToBroker, SendToNeighbour
+from tocsin.coordinator.events import (
+    NeighbourMessageReceived,
+    NeighbourOpened,
+    TopicCreated,
+    TopicDeleted,
+)
+from tocsin.coordinator.federation import Federation
+from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.model.ids import TopicName
+from tocsin.model.topic import TopicDefinition
+from tocsin.wire import neighbour_link as wire
+from tocsin.wire.site_link import FlowDemand, ImportFlows, NeighbourAccess, TopicDemand
+from tocsin.wire.topic_link import RenewLease
+
+T = TopicName("waves")
+RULES = CoordinatorRules(
+    site="m",
+    neighbours=tuple(NeighbourAccess(site, f"http://{site}", "token") for site in ("w", "x")),
+    neighbour_topics=20,
+)
+
+
+class SiteBench(Bench):
+    """The coordinator of the site m, whose neighbours w and x play their part by hand. m opens both connections."""
+
+    def __init__(self, rules: CoordinatorRules = RULES) -> None:
+        super().__init__(rules)
+        self.connections: dict[str, int] = {}
+        self._numbers = count(1)
+        self.register(B1, topics=True)
+        self.wait(0.5)
+
+    @property
+    def federation(self) -> Federation:
+        assert self.core.federation is not None
+        return self.core.federation
+
+    def link(self, *sites: str) -> None:
+        for site in sites:
+            number = self.connections[site] = next(self._numbers)
+            self.handle(NeighbourOpened(site, number))
+            [hello] = [effect.message for effect in self.effects if isinstance(effect, SendToNeighbour)]
+            assert isinstance(hello, wire.Hello)
+            self.hear(site, wire.Welcome(site, hello.link, 1))
+
+    def hear(self, site: str, message: wire.FromNeighbour) -> None:
+        self.handle(NeighbourMessageReceived(site, self.connections[site], message))
+
+    def to(self, site: str) -> list[wire.FromNeighbour]:
+        """The messages of the last event to this neighbour."""
+        sent = [effect for effect in self.effects if isinstance(effect, SendToNeighbour)]
+        return [effect.message for effect in sent if effect.connection == self.connections[site]]
+
+    def topics(self) -> list[str]:
+        return list(self.registry.topics.topics)
+
+    def demand(self, *, published: bool = False, received: bool = False) -> None:
+        self.send(B1, FlowDemand([TopicDemand(T, 1 << 30, published, received)]))
+
+    def imports(self) -> list[dict[str, list[str]]]:
+        """The orders of the last event."""
+        sent = [effect.message for effect in self.effects if isinstance(effect, SendToBroker)]
+        return [message.flows for message in sent if isinstance(message, ImportFlows)]
+
+
+# -- what a neighbour may do -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        wire.Advertise(T, []),
+        wire.Advertise(T, ["x"]),
+        wire.Advertise(T, ["a", "a", "w"]),
+        wire.Advertise(T, ["a\nb", "w"]),
+        wire.Advertise(T, ["a" * 200, "w"]),
+        wire.Advertise(T, [*map(str, range(100)), "w"]),
+        wire.Advertise(TopicName("a//b"), ["w"]),
+        wire.Advertise(TopicName("a" * 300), ["w"]),
+        wire.Advertise(T, ["w"], wire.Kept(0, 1, 1 << 30)),
+        wire.Advertise(T, ["w"], wire.Kept(10**9, 1, 1 << 30)),
+        wire.Advertise(T, ["w"], wire.Kept(1, -1, 1 << 30)),
+        wire.Advertise(T, ["w"], wire.Kept(1, 1, 1 << 70)),
+        wire.Advertise(T, ["w"], wire.Kept(1, 1, 1 << 30, 1e300)),
+    ],
+)
+def test_invalid_advertisement_changes_nothing(message: wire.Advertise) -> None:
+    bench = SiteBench()
+    bench.link("w")
+    bench.hear("w", message)
+    bench.wait(12.0, B1)
+    assert bench.topics() == []
+    assert bench.federation.links.head.size() == 0
+    assert sum(bench.federation.links.rejections.values()) == 1
+
+
+def test_advertisement_in_front_of_the_greeting_creates_no_topic() -> None:
+    bench = SiteBench()
+    bench.connections["w"] = 1
+    bench.handle(NeighbourOpened("w", 1))
+    bench.hear("w", wire.Advertise(T, ["w"]))
+    assert bench.topics() == []
+
+
+def test_advertisement_of_a_site_that_is_no_neighbour_creates_no_topic() -> None:
+    bench = SiteBench()
+    bench.connections["z"] = 7
+    bench.hear("z", wire.Advertise(T, ["z"]))
+    assert bench.topics() == []
+
+
+def test_neighbour_creates_a_limited_number_of_topics() -> None:
+    bench = SiteBench()
+    bench.link("w", "x")
+    for number in range(50):
+        bench.hear("w", wire.Advertise(TopicName(f"offered/{number}"), ["w"]))
+    assert len(bench.topics()) == len(bench.federation.links.head.routes.paths) == 20
+    for number in range(50):  # one after the other
+        bench.hear("x", wire.Advertise(TopicName(f"brief/{number}"), ["x"]))
+        bench.hear("x", wire.Withdraw(TopicName(f"brief/{number}"), "x"))
+        bench.wait(0.5, B1)
+    assert len(bench.topics()) == 40
+    bench.ask(lambda ask: TopicCreated(ask, TopicDefinition(T)))
+    assert T in bench.topics()
+
+
+def test_neighbour_may_change_the_path_of_a_flow_at_the_limit() -> None:
+    bench = SiteBench()
+    bench.link("w")
+    for number in range(20):
+        bench.hear("w", wire.Advertise(TopicName(str(number)), ["a", "w"]))
+    bench.hear("w", wire.Advertise(TopicName("7"), ["a", "b", "w"]))
+    assert not bench.federation.links.rejections
+    bench.hear("w", wire.Withdraw(TopicName("3"), "a"))
+    bench.hear("w", wire.Advertise(T, ["w"]))
+    assert not bench.federation.links.rejections
+
+
+def test_subscription_of_a_flow_that_is_not_offered_is_not_kept() -> None:
+    bench = SiteBench()
+    bench.link("w")
+    bench.hear("w", wire.SubscribeFlow(T, "m"))
+    bench.hear("w", wire.SubscribeFlow(TopicName("x" * 10_000), "y"))
+    assert bench.federation.links.head.size() == 0
+    assert bench.federation.links.rejections == {"not-offered": 2}

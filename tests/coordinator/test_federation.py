@@ -153,3 +153,65 @@ def test_subscription_of_a_flow_that_is_not_offered_is_not_kept() -> None:
     bench.hear("w", wire.SubscribeFlow(TopicName("x" * 10_000), "y"))
     assert bench.federation.links.head.size() == 0
     assert bench.federation.links.rejections == {"not-offered": 2}
+
+
+# -- imports -----------------------------------------------------------------------------------------------------------
+
+
+def follow(bench: SiteBench, seconds: float) -> list[dict[str, list[str]]]:
+    """The orders of the next seconds."""
+    orders = []
+    for _ in range(int(2 * seconds)):
+        bench.send(B1, RenewLease(1))
+        orders += bench.imports()
+        bench.wait(0.5, B1)
+        orders += bench.imports()
+    return orders
+
+
+def test_flow_to_a_further_site_is_imported_when_its_topic_gets_a_broker() -> None:
+    """The persistent topic of a site between two others waits for brokers when the subscription arrives."""
+    bench = SiteBench()
+    bench.link("w", "x")
+    bench.hear("w", wire.Advertise(T, ["w"], wire.Kept(2, 2, 1 << 30)))
+    bench.hear("x", wire.SubscribeFlow(T, "w"))
+    assert bench.topics() == []
+    assert follow(bench, 15.0) == [{"w": ["w"]}]
+
+
+def test_flow_to_a_further_site_is_imported_again_when_its_topic_is_created_again() -> None:
+    bench = SiteBench()
+    bench.link("w", "x")
+    bench.hear("w", wire.Advertise(T, ["w"]))
+    bench.hear("x", wire.SubscribeFlow(T, "w"))
+    assert follow(bench, 5.0) == [{"w": ["w"]}]
+    bench.ask(lambda ask: TopicDeleted(ask, T))
+    bench.wait(1.0, B1)
+    bench.ask(lambda ask: TopicCreated(ask, TopicDefinition(T)))
+    assert [*bench.imports(), *follow(bench, 5.0)] == [{"w": ["w"]}]
+
+
+def test_import_names_the_epoch_of_a_topic_that_was_replaced_at_once() -> None:
+    bench = SiteBench()
+    bench.link("w")
+    bench.hear("w", wire.Advertise(T, ["w"]))
+    follow(bench, 5.0)
+    bench.demand(received=True)
+    bench.ask(lambda ask: TopicDeleted(ask, T))
+    bench.ask(lambda ask: TopicCreated(ask, TopicDefinition(T)))
+    created = bench.registry.topics.topics[T].created
+    sent = [effect.message for effect in bench.effects if isinstance(effect, SendToBroker)]
+    assert [message.created for message in sent if isinstance(message, ImportFlows)] == [created]
+
+
+def test_flow_that_no_site_subscribes_ends_with_its_topic() -> None:
+    bench = SiteBench()
+    bench.link("w")
+    bench.hear("w", wire.Advertise(T, ["w"]))
+    follow(bench, 5.0)
+    bench.demand(received=True)
+    assert bench.imports() == [{"w": ["w"]}]
+    bench.ask(lambda ask: TopicDeleted(ask, T))
+    bench.wait(1.0, B1)
+    bench.ask(lambda ask: TopicCreated(ask, TopicDefinition(T)))
+    assert [*bench.imports(), *follow(bench, 5.0)] == []

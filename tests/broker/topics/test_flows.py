@@ -156,6 +156,41 @@ def test_mark_of_a_known_flow_is_a_gap_for_receivers() -> None:
     assert isinstance(got[1], wire.Gap) and (got[1].first, got[1].last) == (2, 2)
 
 
+def test_mark_behind_the_last_number_reaches_a_neighbour_that_attaches_later() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.receive((B, 10, b"x"), (mark_of(B), 0, b""))
+    neighbour = bench.neighbour({"B": 10})  # its home has changed: it has no position of this site
+    assert bench.crossed(neighbour) == [(mark_of(B), 0, b"")]
+    bench.receive((B, 14, b"y"))
+    assert bench.crossed(neighbour) == [(B, 14, b"y")]
+
+
+def test_mark_in_front_of_what_a_neighbour_has_is_not_repeated() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.receive((B, 9, b"w"), (mark_of(B), 0, b""), (B, 12, b"x"))
+    neighbour = bench.neighbour({"B": 12})
+    bench.receive((B, 13, b"y"))
+    assert bench.crossed(neighbour) == [(B, 13, b"y")]
+
+
+def test_message_that_is_too_large_is_a_gap_also_as_the_first_of_its_flow() -> None:
+    bench = SiteBench(topic_message_bytes=4)
+    receiver = bench.receiver()
+    bench.order("B")
+    bench.receive((B, 10, b"large"), (B, 11, b"y"))
+    got = [message for message in bench.take(receiver) if not isinstance(message, wire.ReceiverAttached)]
+    assert [type(message) for message in got] == [wire.Gap, wire.Messages]
+
+
+def test_message_that_is_too_large_crosses_once() -> None:
+    bench = SiteBench(topic_message_bytes=4)
+    bench.order("B")
+    bench.receive((B, 9, b"x"), (B, 10, b"large"))
+    assert bench.core.importing.numbers(bench.imports[-1].number) == {"B": 10}
+
+
 def test_imported_flow_keeps_its_numbers_on_the_way_on() -> None:
     bench = SiteBench()
     bench.order("B")

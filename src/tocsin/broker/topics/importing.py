@@ -166,14 +166,18 @@ class Importing:
             flow = flow_of(publisher)
             if flow not in running.flows:
                 continue  # not asked for
-            if is_mark(publisher) or len(data) > self._state.limits.topic_message_bytes:
-                accepted += self._mark(running, topic, flow)
-            else:
-                is_new = number > topic.publishers.get(flow, 0)
-                self._count(running, flow, is_new)
-                if is_new:
-                    topic.publishers[flow] = number
-                    accepted.append((flow, number, data))
+            if is_mark(publisher):
+                if topic.publishers.get(flow, 0) or topic.since > running.order.created:
+                    accepted += self._mark(topic, flow)
+                continue  # what came before the first message that the topic ever had of the flow is not missing
+            is_new = number > topic.publishers.get(flow, 0)
+            self._count(running, flow, is_new)
+            if is_new and len(data) > self._state.limits.topic_message_bytes:
+                accepted += self._mark(topic, flow)
+                topic.publishers[flow] = number
+            elif is_new:
+                topic.publishers[flow] = number
+                accepted.append((flow, number, data))
         if accepted:
             self._append(topic, accepted)
         return bool(accepted)
@@ -184,11 +188,10 @@ class Importing:
         counts[0] += 1
         counts[1] += not is_new
 
-    def _mark(self, running: Import, topic: HostedTopic, flow: int) -> list[wire.Entry]:
-        """A mark, unless this topic has never had the flow: what came before the first message is not missing."""
+    def _mark(self, topic: HostedTopic, flow: int) -> list[wire.Entry]:
+        """A mark behind the last message of the flow, unless there is one."""
         number = topic.publishers.get(flow, 0)
-        is_first = number == 0 and topic.since <= running.order.created
-        if is_first or self._told.get((topic.name, flow)) == (topic.epoch, number):
+        if self._told.get((topic.name, flow)) == (topic.epoch, number):
             return []
         self._told[topic.name, flow] = (topic.epoch, number)
         topic.marked = True

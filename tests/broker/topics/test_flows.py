@@ -7,10 +7,12 @@ from itertools import count
 from tests.broker.topics.home_bench import HomeBench, T
 from tocsin.broker.topics import effects, events
 from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.home_log import HomeLog
 from tocsin.model.flow import flow_number, flow_publisher, mark_of
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
 from tocsin.wire.site_link import Federate, FlowCounts, FlowDemand, ImportFlows, NeighbourAccess, TopicDemand
+from tocsin.wire.topic_log import LogPlan
 
 A, B, C = (flow_publisher(site) for site in "ABC")
 
@@ -142,6 +144,19 @@ def test_broken_import_begins_again_after_a_pause() -> None:
     bench.order("B")
     bench.do(events.ImportBroken(bench.imports[-1].number, "reset"))
     assert len(bench.imports) == 1
+    bench.pass_time(0.3)
+    assert len(bench.imports) == 2
+
+
+def test_import_that_ended_begins_when_the_log_has_room() -> None:
+    bench = SiteBench(topic_uncommitted_bytes=100)
+    bench.order("B")
+    topic = bench.core.state.topics[T]
+    topic.log = HomeLog(LogPlan(1, [], 1, 1 << 30), uncommitted_bytes=51)
+    bench.do(events.ImportBroken(bench.imports[-1].number, "full"))
+    bench.pass_time(1.0)
+    assert len(bench.imports) == 1
+    topic.log.uncommitted_bytes = 50
     bench.pass_time(0.3)
     assert len(bench.imports) == 2
 

@@ -102,6 +102,7 @@ class Importing:
                 self._end(running)
         for neighbour, sources in wanted.items():
             is_due = self._state.now_s >= self._retry_s.get((name, neighbour), float("-inf"))
+            is_due = is_due and not self._is_full(topic)
             if order is not None and topic is not None and is_due and neighbour not in self._imports.get(name, {}):
                 self._begin(topic, order, neighbour, tuple(sources))
 
@@ -136,7 +137,9 @@ class Importing:
     def is_backlogged(self, number: int) -> bool:
         """True while the log of the import's topic has much to store: the neighbour should wait."""
         running = self._by_number.get(number)
-        topic = None if running is None else self._state.topics.get(running.order.topic)
+        return running is not None and self._is_full(self._state.topics.get(running.order.topic))
+
+    def _is_full(self, topic: HostedTopic | None) -> bool:
         log = None if topic is None else topic.log
         return log is not None and log.uncommitted_bytes > self._state.limits.topic_uncommitted_bytes // 2
 

@@ -33,6 +33,9 @@ _MOST_PER_SESSION = MOST_NAMES * 2 // 5
 _RETRY_S = 5.0
 _BACKLOG_S = 0.05
 """How often an import looks again whether the log of its topic has room."""
+_PATIENCE_S = 1.0
+"""An import whose log has had no room for so long ends: other topics of the session wait with it. The home begins it
+again behind the last number when the log has room."""
 
 
 class TopicImports:
@@ -92,6 +95,8 @@ class _ImportSession:
         self.closing: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         """Clear while a log has much to store: the session stops reading then."""
+        self._full: set[int] = set()
+        """The imports whose logs have much to store."""
         self._room.set()
         session = TopicSession(secrets.randbits(_RUN_BITS), random.random, make_receiver=self._make_receiver)
         tls = context_for(True if access.ca is None else access.ca)
@@ -136,10 +141,21 @@ class _ImportSession:
                 asyncio.get_running_loop().call_later(_RETRY_S, self._topics.happened, broken)
 
     def _wait_for_log(self, number: int) -> None:
-        if self._topics.core.importing.is_backlogged(number):
+        if number not in self._full and self._topics.core.importing.is_backlogged(number):
+            self._full.add(number)
             self._room.clear()
-            asyncio.get_running_loop().call_later(_BACKLOG_S, self._wait_for_log, number)
-        else:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_BACKLOG_S, self._look_again, number, loop.time() + _PATIENCE_S)
+
+    def _look_again(self, number: int, until_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._topics.core.importing.is_backlogged(number) and loop.time() < until_s:
+            loop.call_later(_BACKLOG_S, self._look_again, number, until_s)
+            return
+        if self._topics.core.importing.is_backlogged(number):
+            self._topics.happened(core_events.ImportBroken(number, "the log of the topic has much to store"))
+        self._full.discard(number)
+        if not self._full:
             self._room.set()
 
     def _on_failure(self, error: ClientError) -> None:

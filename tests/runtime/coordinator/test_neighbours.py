@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,10 +15,12 @@ import websockets
 from tests.runtime.coordinator.harness import WAIT_S, FakeBroker, RunningCoordinator, coordinator
 from tocsin.model.ids import TopicName
 from tocsin.runtime.coordinator.neighbour_file import read_neighbours
+from tocsin.runtime.coordinator.neighbours import NeighbourConnection
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.http.settings import load_settings
 from tocsin.runtime.stack.supervisor import free_ports
 from tocsin.wire.errors import TocsinError
+from tocsin.wire.neighbour_link import Ping
 from tocsin.wire.site_link import (
     Federate,
     FlowCount,
@@ -238,6 +241,26 @@ def test_wrong_token_is_logged_with_the_remedy_and_without_the_token(
                     logged += "".join(capfd.readouterr())
             assert "put one with the scope site:east into token_file" in logged
             assert SECRET not in logged
+
+    asyncio.run(scenario())
+
+
+def test_connection_to_a_neighbour_that_does_not_read_ends() -> None:
+    async def scenario() -> None:
+        async def send(_text: str) -> None:
+            await asyncio.Event().wait()
+
+        async def receive() -> str:
+            await asyncio.sleep(0.05)
+            return '{"type": "pong", "number": 0}'
+
+        connection = NeighbourConnection("west", send, receive, deque())
+        running = asyncio.create_task(connection.run(lambda message: None))
+        for number in range(200_000):
+            connection.send(Ping(number))
+        assert connection._outgoing.qsize() < 110_000
+        await asyncio.wait_for(running, WAIT_S)
+        assert connection.end_reason == "the neighbour does not read"
 
     asyncio.run(scenario())
 

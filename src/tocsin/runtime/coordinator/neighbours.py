@@ -30,6 +30,8 @@ from tocsin.wire.site_link import NeighbourAccess
 _PING_S = 0.25
 _SILENT_S = 1.2
 _OPEN_S = 2.0
+_END_S = 0.5
+"""How long a connection that this side ends may take to send what is queued."""
 _LONGEST_S = 2.0
 _QUEUE = 100_000
 """The most queued messages. With more, the neighbour does not read, and the connection is closed."""
@@ -187,22 +189,27 @@ class NeighbourConnection:
         self._heard_s = time.monotonic()
         self.end_reason = ""
         """Why this side has ended the connection; empty while it has not."""
+        self._ending = asyncio.Event()
         self.is_silent = False
         """The neighbour sent nothing for `_SILENT_S`."""
 
     def send(self, message: wire.FromNeighbour) -> None:
+        if self._ending.is_set():
+            return
         self._outgoing.put_nowait(message)
         if self._outgoing.qsize() > _QUEUE:
             self.end("the neighbour does not read")
 
     def end(self, reason: str) -> None:
-        """Close the connection after the queued messages. The first reason is kept."""
-        self.end_reason = self.end_reason or reason
-        self._outgoing.put_nowait(None)
+        """Close the connection after the queued messages, or after `_END_S` without them. The first reason is kept."""
+        if not self._ending.is_set():
+            self._ending.set()
+            self.end_reason = reason
+            self._outgoing.put_nowait(None)
 
     async def run(self, post: Callable[[wire.FromNeighbour], None]) -> None:
         """Call `post` with each message until the connection is lost or closed."""
-        parts = (self._receive(post), self._send(), self._ping())
+        parts = (self._receive(post), self._send(), self._ping(), self._end())
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -229,6 +236,11 @@ class NeighbourConnection:
     async def _send(self) -> None:
         while (message := await self._outgoing.get()) is not None:
             await self._send_text(_encoder.encode(message).decode())
+
+    async def _end(self) -> None:
+        """A neighbour that does not read must not keep the connection open."""
+        await self._ending.wait()
+        await asyncio.sleep(_END_S)
 
     async def _ping(self) -> None:
         """Ping until the neighbour is silent."""

@@ -13,6 +13,8 @@ import pytest
 import websockets
 
 from tests.runtime.coordinator.harness import WAIT_S, FakeBroker, RunningCoordinator, coordinator
+from tocsin.benchmarks.shared.certificate import make_certificate
+from tocsin.client.tls import context_with
 from tocsin.model.ids import TopicName
 from tocsin.runtime.coordinator.neighbour_file import read_neighbours
 from tocsin.runtime.coordinator.neighbours import NeighbourConnection
@@ -56,6 +58,16 @@ def test_neighbours_are_read_with_their_tokens(tmp_path: Path) -> None:
     assert read_neighbours(file, "east") == (NeighbourAccess("west", "https://west.example:8570", SECRET),)
 
 
+def test_authority_of_a_neighbour_is_sent_to_brokers_as_text(tmp_path: Path) -> None:
+    """A broker on another machine has no file of the coordinator."""
+    cert = Path(make_certificate(tmp_path)[0])
+    file = written(tmp_path, neighbour("west", "https://west.example:8570", ca=cert.name))
+    [access] = read_neighbours(file, "east")
+    assert access.ca == cert.read_text()
+    cert.unlink()
+    assert context_with(access.ca).get_ca_certs()
+
+
 def test_token_of_a_neighbour_is_not_in_its_text() -> None:
     access = NeighbourAccess("west", "https://west.example:8570", SECRET)
     assert SECRET not in repr(access) + str(access) + repr(Federate("east", [access]))
@@ -71,6 +83,7 @@ def test_token_of_a_neighbour_is_not_in_its_text() -> None:
         ([neighbour("we st", "https://west.example:8570")], "1 to 128 letters"),
         ([neighbour("north", "https://n:1")], "north makes it: POST /v1/tokens, scopes site:east and receive:#"),
         ([neighbour("west", "https://w:1", ca="none.pem")], "ca of west: there is no file"),
+        ([neighbour("west", "https://w:1", ca="west.token")], "is not a readable PEM file"),
         ([neighbour("west", "https://w:1", tokn="x")], "tokn"),
         (["[[neighbour]]\nsite = "], "[[neighbour]]"),
     ],

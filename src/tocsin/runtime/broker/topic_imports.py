@@ -15,7 +15,7 @@ from tocsin.broker.topics import effects
 from tocsin.broker.topics import events as core_events
 from tocsin.client import topic_events as events
 from tocsin.client.errors import ClientError
-from tocsin.client.tls import context_for
+from tocsin.client.tls import context_with
 from tocsin.client.topic_driver import TopicDriver
 from tocsin.client.topic_events import TopicFailure, TopicFrame
 from tocsin.client.topic_flows import FlowReceiver
@@ -99,7 +99,7 @@ class _ImportSession:
         """The imports whose logs have much to store."""
         self._room.set()
         session = TopicSession(secrets.randbits(_RUN_BITS), random.random, make_receiver=self._make_receiver)
-        tls = context_for(True if access.ca is None else access.ca)
+        tls = context_with(access.ca)
         self.driver = TopicDriver(session, access.coordinator, access.token, tls, self._on_effect, self._room, source)
         self.driver.on_failure = self._on_failure
 

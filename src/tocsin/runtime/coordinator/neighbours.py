@@ -119,7 +119,9 @@ class NeighbourConnections:
         address = access.coordinator.rstrip("/").replace("http", "ws", 1) + wire.PATH.format(site=self._site)
         options: dict[str, Any] = {}
         if address.startswith("wss:"):
-            options["ssl"] = ssl.create_default_context(cafile=access.ca)
+            context = options["ssl"] = ssl.create_default_context()
+            if access.ca is not None:
+                context.load_verify_locations(cadata=access.ca)
         async with connect(
             address,
             additional_headers={"Authorization": f"Bearer {access.token}"},

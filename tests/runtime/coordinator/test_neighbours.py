@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,12 @@ from tocsin.benchmarks.shared.certificate import make_certificate
 from tocsin.client.tls import context_with
 from tocsin.model.ids import TopicName
 from tocsin.runtime.coordinator.neighbour_file import read_neighbours
-from tocsin.runtime.coordinator.neighbours import NeighbourConnection
+from tocsin.runtime.coordinator.neighbours import NeighbourConnection, NeighbourConnections
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.http.settings import load_settings
 from tocsin.runtime.stack.supervisor import free_ports
 from tocsin.wire.errors import TocsinError
-from tocsin.wire.neighbour_link import Ping
+from tocsin.wire.neighbour_link import Ping, Withdraw
 from tocsin.wire.site_link import (
     Federate,
     FlowCount,
@@ -274,6 +274,36 @@ def test_connection_to_a_neighbour_that_does_not_read_ends() -> None:
         assert connection._outgoing.qsize() < 110_000
         await asyncio.wait_for(running, WAIT_S)
         assert connection.end_reason == "the neighbour does not read"
+
+    asyncio.run(scenario())
+
+
+def test_coordinator_leaves_and_stops_in_spite_of_a_neighbour_that_does_not_read() -> None:
+    async def scenario() -> None:
+        opened: list[int] = []
+
+        async def neighbour(socket: websockets.ServerConnection) -> None:
+            opened.append(1)
+            with suppress(websockets.ConnectionClosed):
+                while True:
+                    await socket.send('{"type": "ping", "number": 1}')
+                    await asyncio.sleep(0.1)
+
+        async with websockets.serve(neighbour, "127.0.0.1", 0, close_timeout=0.1) as server:
+            port = server.sockets[0].getsockname()[1]
+            access = NeighbourAccess("west", f"http://127.0.0.1:{port}", SECRET)
+            connections = NeighbourConnections("east", [access], lambda event: None)
+            connections.start()
+            for number in (1, 2):
+                async with asyncio.timeout(WAIT_S):
+                    while len(opened) < number or number not in connections._open:
+                        await asyncio.sleep(0.05)
+                for _ in range(1_000):  # more than the buffers between the two take
+                    connections.send(number, Withdraw(TopicName("x" * 50_000), "east"))
+                await asyncio.sleep(0.2)
+                if number == 1:
+                    connections.close(number, "a later link is open")
+            await asyncio.wait_for(connections.stop(), WAIT_S)
 
     asyncio.run(scenario())
 

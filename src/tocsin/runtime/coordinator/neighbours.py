@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from tocsin.coordinator.events import NeighbourClosed, NeighbourEvent, NeighbourMessageReceived, NeighbourOpened
@@ -96,7 +96,8 @@ class NeighbourConnections:
         """Serve a connection that a neighbour has opened."""
         reason = await self._run(site, socket.send_text, socket.receive_text, is_opener=False)
         with suppress(*_LOST):
-            await socket.close(_REFUSED if reason else _ENDED, reason[:_REASON_CHARACTERS])
+            async with asyncio.timeout(_END_S):
+                await socket.close(_REFUSED if reason else _ENDED, reason[:_REASON_CHARACTERS])
 
     async def _keep_open(self, access: NeighbourAccess) -> None:
         failures = 0
@@ -137,7 +138,10 @@ class NeighbourConnections:
             async def receive() -> str:
                 return await socket.recv(decode=True)
 
-            reason = await self._run(access.site, socket.send, receive, is_opener=True)
+            try:
+                reason = await self._run(access.site, socket.send, receive, is_opener=True)
+            finally:
+                await _close(socket)
             return reason or socket.close_reason or "the connection was lost"
 
     async def _run(
@@ -161,6 +165,14 @@ class NeighbourConnections:
             del self._open[number]
             self._post(NeighbourClosed(site, number, connection.is_silent))
         return connection.end_reason
+
+
+async def _close(socket: ClientConnection) -> None:
+    """Close the connection; break it if the neighbour does not read."""
+    with suppress(*_LOST):
+        async with asyncio.timeout(_END_S):
+            await socket.close()
+    socket.transport.abort()
 
 
 def _reason(error: Exception, site: str) -> str:

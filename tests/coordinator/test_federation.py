@@ -16,10 +16,12 @@ from tocsin.coordinator.events import (
 )
 from tocsin.coordinator.federation import Federation
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.watching import measured
 from tocsin.model.ids import TopicName
 from tocsin.model.topic import TopicDefinition
+from tocsin.model.trace import Kind
 from tocsin.wire import neighbour_link as wire
-from tocsin.wire.site_link import FlowDemand, ImportFlows, NeighbourAccess, TopicDemand
+from tocsin.wire.site_link import FlowCount, FlowCounts, FlowDemand, ImportFlows, NeighbourAccess, TopicDemand
 from tocsin.wire.topic_link import RenewLease
 
 T = TopicName("waves")
@@ -215,3 +217,19 @@ def test_flow_that_no_site_subscribes_ends_with_its_topic() -> None:
     bench.wait(1.0, B1)
     bench.ask(lambda ask: TopicCreated(ask, TopicDefinition(T)))
     assert [*bench.imports(), *follow(bench, 5.0)] == []
+
+
+# -- the dashboard -----------------------------------------------------------------------------------------------------
+
+
+def test_dashboard_gets_the_neighbours_with_what_crossed_their_links() -> None:
+    bench = SiteBench()
+    bench.link("w")
+    bench.hear("w", wire.Advertise(T, ["w"]))
+    bench.demand(received=True)
+    bench.send(B1, FlowCounts([FlowCount("w", "w", T, 7, 2)]))
+    [row] = [row for row in measured(bench.core, bench.now_s) if row.kind == Kind.SITES]
+    assert row.detail is not None and row.detail["site"] == "m"
+    west, other = row.detail["neighbours"]
+    assert (west["site"], west["state"], west["flows"], west["messages"], west["repeated"]) == ("w", "up", 1, 7, 2)
+    assert (other["site"], other["state"], other["flows"], other["messages"]) == ("x", "down", 0, 0)

@@ -9,6 +9,7 @@ import pytest
 from tests.coordinator.bench import B1, Bench
 from tocsin.coordinator.effects import SendToBroker, SendToNeighbour
 from tocsin.coordinator.events import (
+    NeighbourClosed,
     NeighbourMessageReceived,
     NeighbourOpened,
     TopicCreated,
@@ -217,6 +218,65 @@ def test_flow_that_no_site_subscribes_ends_with_its_topic() -> None:
     bench.wait(1.0, B1)
     bench.ask(lambda ask: TopicCreated(ask, TopicDefinition(T)))
     assert [*bench.imports(), *follow(bench, 5.0)] == []
+
+
+# -- links that return -------------------------------------------------------------------------------------------------
+
+
+def two_routes(*, receives: bool = True) -> SiteBench:
+    """The flow of w comes from w, and x offers it too."""
+    bench = SiteBench()
+    bench.link("w", "x")
+    bench.hear("w", wire.Advertise(T, ["w"]))
+    bench.hear("x", wire.Advertise(T, ["w", "x"]))
+    if receives:
+        bench.demand(received=True)
+        assert bench.federation.imports.source_of(T, "w") == "w"
+    return bench
+
+
+def close(bench: SiteBench, site: str) -> None:
+    bench.handle(NeighbourClosed(site, bench.connections[site], False))
+
+
+def test_link_that_returns_at_once_keeps_its_routes() -> None:
+    bench = two_routes()
+    close(bench, "w")
+    bench.link("w")
+    assert wire.SubscribeFlow(T, "w") in bench.to("w") and wire.Advertised() in bench.to("w")
+    assert bench.to("x") == []
+    bench.hear("w", wire.Advertise(T, ["w"]))
+    bench.hear("w", wire.Advertised())
+    bench.wait(1.0, B1)
+    assert bench.federation.imports.source_of(T, "w") == "w"
+
+
+def test_route_that_is_not_advertised_again_is_left() -> None:
+    """The neighbour withdrew it while the link was broken, or its coordinator is a new process."""
+    bench = two_routes()
+    close(bench, "w")
+    bench.link("w")
+    bench.hear("w", wire.Advertised())
+    assert wire.SubscribeFlow(T, "w") in bench.to("x")
+    assert bench.federation.imports.source_of(T, "w") == "x"
+
+
+def test_link_that_does_not_return_is_left() -> None:
+    bench = two_routes()
+    close(bench, "w")
+    bench.wait(1.0, B1)
+    assert bench.federation.imports.source_of(T, "w") == "x"
+
+
+def test_subscription_of_a_neighbour_ends_with_its_former_link() -> None:
+    bench = two_routes(receives=False)
+    bench.hear("x", wire.SubscribeFlow(T, "w"))
+    assert wire.SubscribeFlow(T, "w") in bench.to("w")
+    close(bench, "x")
+    bench.link("x")
+    assert wire.UnsubscribeFlow(T, "w") in bench.to("w")
+    bench.hear("x", wire.SubscribeFlow(T, "w"))
+    assert wire.SubscribeFlow(T, "w") in bench.to("w")
 
 
 # -- the dashboard -----------------------------------------------------------------------------------------------------

@@ -85,6 +85,23 @@ class NeighbourJoined:
 
 
 @dataclass(frozen=True, slots=True)
+class NeighbourReturned:
+    """A new link to a neighbouring head replaces one that has just broken. Unlike after `NeighbourJoined`, its routes
+    stay until `NeighbourAdvertised`."""
+
+    head: BrokerId
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourAdvertised:
+    """The neighbour has sent all its advertisements over the new link."""
+
+    head: BrokerId
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
 class NeighbourLost:
     head: BrokerId
     link: int
@@ -138,7 +155,7 @@ class MessagePublished:
     body: Any
 
 
-LinkEvent = NeighbourJoined | NeighbourLost | HeadMessageReceived
+LinkEvent = NeighbourJoined | NeighbourReturned | NeighbourAdvertised | NeighbourLost | HeadMessageReceived
 ClientEvent = PublisherJoined | PublisherLeft | SubscriberJoined | SubscriberLeft | EdgeLost | MessagePublished
 Event = LinkEvent | ClientEvent
 

@@ -73,7 +73,9 @@ def test_page_of_a_site_shows_roles_loads_limits_and_neighbours(browser: Browser
         page.goto(f"{server.address}/#token={TOKEN}")
         opened.until("state.sites !== null && state.brokers.size === 3")
         rows = [row.inner_text() for row in page.locator("#broker-table tbody tr").all()]
-        for row, words in zip(rows, (("head", "LOW 41 %"), ("edge", "OVERLOAD 97 %"), ("standby", "LOW 62 %")), strict=True):
+        for row, words in zip(
+            rows, (("head", "LOW 41 %"), ("edge", "OVERLOAD 97 %"), ("standby", "LOW 62 %")), strict=True
+        ):
             assert all(word in row for word in words), rows
         west, other = page.locator("#site-table tbody tr").all()
         assert west.inner_text().split() == ["rtwc1", "up", "4", "1,234", "2"]

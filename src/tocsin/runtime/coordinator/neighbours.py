@@ -100,17 +100,18 @@ class NeighbourConnections:
                 await socket.close(_REFUSED if reason else _ENDED, reason[:_REASON_CHARACTERS])
 
     async def _keep_open(self, access: NeighbourAccess) -> None:
-        failures = 0
+        failures, logged = 0, ""
         while True:
             opened_s = time.monotonic()
             failures += 1
             try:
                 reason = await self._connect(access)
                 if time.monotonic() - opened_s > _STEADY_S:
-                    failures = 0
+                    failures, logged = 0, ""
             except _LOST as error:
                 reason = _reason(error, self._site)
-            if failures == 2:
+            if failures >= 2 and reason != logged:  # a neighbour may start later, and refuse the token then
+                logged = reason
                 logger().warning("no connection to a neighbouring site", site=access.site, reason=reason)
             delay_s = retry_delay_s(failures, shortest_s=0.1, longest_s=_LONGEST_S, jitter=random.uniform(0.5, 1.0))
             await asyncio.sleep(delay_s)

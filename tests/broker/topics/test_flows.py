@@ -63,6 +63,14 @@ def test_neighbour_gets_the_flow_with_positions_as_numbers() -> None:
     assert bench.crossed(neighbour) == [(A, flow_number(1, 1), b"x"), (A, flow_number(1, 2), b"y")]
 
 
+def test_attach_with_too_many_flows_is_refused() -> None:
+    bench = SiteBench()
+    neighbour = bench.neighbour({f"s{number}": 0 for number in range(1_001)})
+    refusal = bench.last(neighbour)
+    assert isinstance(refusal, wire.Refused) and refusal.code == Code.TOO_MANY
+    assert not bench.core.state.topics[T].flows
+
+
 def test_neighbour_continues_behind_its_number_on_a_new_connection() -> None:
     bench = SiteBench()
     sender = bench.sender()

@@ -16,6 +16,9 @@ from tocsin.broker.topics.hosted import Connection, FlowReceiver, HostedTopic, T
 from tocsin.model.flow import flow_number, flow_of, flow_position, flow_publisher, is_flow, is_mark, mark_of
 from tocsin.wire import topic as wire
 
+MOST_FLOWS = 1_000
+"""In one attach: each of them takes memory until the receiver leaves, and any client may name flows."""
+
 
 class Flows:
     def __init__(self, state: TopicsState) -> None:

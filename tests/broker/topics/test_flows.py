@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
+
 from tests.broker.topics.home_bench import HomeBench, T
-from tocsin.broker.topics import effects, events
+from tocsin.broker.topics import effects, events, flow_reports
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.home_log import HomeLog
 from tocsin.model.flow import flow_number, flow_publisher, mark_of
 from tocsin.wire import topic as wire
+from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
 from tocsin.wire.site_link import Federate, FlowCounts, FlowDemand, ImportFlows, NeighbourAccess, TopicDemand
 from tocsin.wire.topic_log import LogPlan
@@ -235,6 +238,29 @@ def test_home_reports_demand_of_its_site_alone() -> None:
     bench.pass_time(0.3)
     demands = [report.topics for report in bench.reports if isinstance(report, FlowDemand)]
     assert demands[-1] == [TopicDemand(T, 1, True, True)]
+
+
+def test_home_reports_demand_again_when_a_topic_returns() -> None:
+    bench = SiteBench()
+    bench.receiver()
+    bench.pass_time(0.3)
+    bench.hear(topic_link.ReleaseTopic(T, 1))
+    bench.pass_time(0.3)
+    bench.hear(topic_link.OwnTopics([topic_link.OwnedTopic(T, 1)]))
+    before = len(bench.reports)
+    bench.pass_time(0.3)
+    again = [report.topics for report in bench.reports[before:] if isinstance(report, FlowDemand)]
+    assert again == [[TopicDemand(T, 1, False, False)]]
+
+
+def test_home_with_many_topics_reports_demand_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_reports, "_FEW", 0.1)  # one topic is ten times as many
+    bench = SiteBench()
+    bench.receiver()
+    bench.pass_time(1.0)
+    assert sum(isinstance(report, FlowDemand) for report in bench.reports) == 1
+    bench.pass_time(1.2)
+    assert sum(isinstance(report, FlowDemand) for report in bench.reports) == 2
 
 
 def test_home_reports_what_has_crossed_each_link() -> None:

@@ -18,7 +18,9 @@ from tocsin.cli.main import make_app
 from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.store.storage import lock_root
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
+from tocsin.runtime.stack.stack import Stack
 from tocsin.runtime.stack.supervisor import free_ports
+from tocsin.wire.errors import Code, TocsinError
 
 NO_SERVER = "http://127.0.0.1:9"
 
@@ -216,3 +218,20 @@ def test_wait_for_a_server_that_never_starts_ends_with_the_reason() -> None:
     result = run("status", "--url", NO_SERVER, "--token", "x", "--json", TOCSIN_WAIT_S="0.5")
     assert result.exit_code == 1 and last_line(result)["error"]["code"] == "not_ready"
     assert "no server listens there yet" in result.stderr
+
+
+@pytest.mark.parametrize(("flags", "roles"), [(("--site",), ["head", "edge", "edge"]), ((), [])])
+def test_up_gives_brokers_the_roles_of_a_site(
+    flags: tuple[str, ...], roles: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Stack] = []
+
+    async def start(stack: Stack) -> None:
+        started.append(stack)
+        raise TocsinError(Code.NOT_READY, "far enough")
+
+    monkeypatch.setattr(Stack, "start", start)
+    run("up", "--port", "0", "--root", str(tmp_path), *flags)
+    [stack] = started
+    arguments = [broker._arguments for broker in stack.brokers.values()]
+    assert [given[given.index("--role") + 1] for given in arguments if "--role" in given] == roles

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.coordinator.bench import B1, B2, B3, Bench
 from tests.coordinator.coordinator_world import RULES, World
 from tocsin.coordinator.effects import RecordTrace
 from tocsin.coordinator.events import Ticked, UserRegistered
 from tocsin.coordinator.views import status_view
 from tocsin.coordinator.watching import balance_row, measured, picture, registered_places
-from tocsin.model.ids import BrokerId, SubscriberId
+from tocsin.model.ids import BrokerId, SubscriberId, TopicName
 from tocsin.model.snapshot import Place
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.wire.link import LoadReport
+from tocsin.wire.site_link import Capacity, Role, SiteLoad, TopicLoad
 
 B0 = BrokerId("b0")
 
@@ -73,3 +76,28 @@ def test_place_of_a_registered_user_is_part_of_the_picture() -> None:
     rows = [effect.row for effect in effects if isinstance(effect, RecordTrace)]
     assert [(row.kind, row.subscriber, row.lat, row.lon) for row in rows] == [(Kind.POSITION, ann, 60.2, 24.9)]
     assert registered_places(world.core, 5.0) == [TraceRow(5.0, Kind.POSITION, subscriber=ann, lat=60.2, lon=24.9)]
+
+
+def test_sample_of_an_edge_has_its_role_utilisation_and_capacity() -> None:
+    bench = Bench()
+    capacity = Capacity(out_bytes_per_s=1000.0)
+    bench.register(B1, topics=True, role=Role.EDGE, standby=True, limits=capacity)
+    bench.register(B2, topics=True)
+    for broker in (B1, B2):
+        bench.send(broker, SiteLoad([TopicLoad(TopicName("t"), 100.0, 980.0, 5.0, 2, 0)], waiting_bytes=30))
+    rows = picture(bench.core, 5.0)
+    first, other = (row.detail or {} for row in rows if row.kind == Kind.BROKER)
+    assert (first["role"], first["standby"], "role" in other) == ("edge", True, False)
+    edge, plain = (row.detail or {} for row in rows if row.kind == Kind.SAMPLE)
+    assert edge["site"] == {
+        "state": "OVERLOAD",
+        "Ui": 0.0,
+        "Uo": pytest.approx(0.98),
+        "Um": 0.0,
+        "offered": {"in_bytes_per_s": 100.0, "out_bytes_per_s": pytest.approx(980.0), "matched_per_s": 5.0},
+        "capacity": {"in_bytes_per_s": None, "out_bytes_per_s": 1000.0, "matched_per_s": None},
+        "waiting_bytes": 30,
+        "waiting_messages": 0,
+        "limited_publishers": 0,
+    }
+    assert "site" not in plain

@@ -185,3 +185,33 @@ class RandomCity:
             self.moves += 1
         detail = {"policy": "ldm", "cov_before": 0.31, "taken": len(movers)}
         return [*rows, self.row("plan", cov=0.27, moves=len(movers), note="cov above alpha", detail=detail)]
+
+
+class RandomSite(RandomCity):
+    """The same as a site: a head, an edge, a standby, and two neighbouring sites."""
+
+    def broker_row(self, number: int) -> Row:
+        row = super().broker_row(number)
+        row["detail"] |= {"role": "edge" if number else "head", "standby": number == 2}
+        return row
+
+    def samples(self) -> list[Row]:
+        rows = super().samples()
+        for number, row in enumerate(row for row in rows if row["kind"] == "sample"):
+            used = (0.41, 0.97, 0.62)[number % 3]
+            row["detail"]["site"] = {
+                "state": "OVERLOAD" if used > 0.95 else "LOW",
+                "Ui": 0.0,
+                "Uo": used,
+                "Um": 0.2,
+                "offered": {"in_bytes_per_s": 2e5, "out_bytes_per_s": used * 1.6e6, "matched_per_s": 200.0},
+                "capacity": {"in_bytes_per_s": None, "out_bytes_per_s": 1.6e6, "matched_per_s": 1000.0},
+                "waiting_bytes": 12_000,
+                "waiting_messages": 0,
+                "limited_publishers": 3 if number == 0 else 0,
+            }
+        common = {"since_s": self.now_s, "restarts": 0}
+        up = {"site": "rtwc1", "state": "up", "flows": 4, "messages": 1234, "repeated": 2}
+        down = {"site": "ntwc2", "state": "down", "flows": 0, "messages": 0, "repeated": 0}
+        detail = {"site": "ntwc1", "neighbours": [up | common, down | common]}
+        return [*rows, self.row("sites", detail=detail)]

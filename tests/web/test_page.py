@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.web.browsing import PHONE, Tab, tab
 from tests.web.city_server import TOKEN, CityServer, served
-from tests.web.random_city import RandomCity
+from tests.web.random_city import RandomCity, RandomSite
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +65,33 @@ def test_click_on_a_broker_opens_it_and_escape_closes_it(desk: Tab) -> None:
     assert page.locator("#drawer-title").inner_text() == "broker-3"
     page.keyboard.press("Escape")
     assert not page.locator("#drawer").is_visible()
+
+
+def test_page_of_a_site_shows_roles_loads_limits_and_neighbours(browser: Browser) -> None:
+    with served(CityServer(RandomSite(60, brokers=3), pace_s=0.2)) as server, tab(browser) as opened:
+        page = opened.page
+        page.goto(f"{server.address}/#token={TOKEN}")
+        opened.until("state.sites !== null && state.brokers.size === 3")
+        rows = [row.inner_text() for row in page.locator("#broker-table tbody tr").all()]
+        for row, words in zip(
+            rows, (("head", "LOW 41 %"), ("edge", "OVERLOAD 97 %"), ("standby", "LOW 62 %")), strict=True
+        ):
+            assert all(word in row for word in words), rows
+        west, other = page.locator("#site-table tbody tr").all()
+        assert west.inner_text().split() == ["rtwc1", "up", "4", "1,234", "2"]
+        assert other.inner_text().split()[:2] == ["ntwc2", "down"]
+        assert page.title() == "Tocsin: site ntwc1"
+        page.locator("#broker-table button", has_text="broker-1").click()
+        facts = page.locator("#drawer dl.facts")
+        expect(facts).to_contain_text("Publishers with a limit")
+        assert "41 %: 656 kB/s of 1.6 MB/s" in facts.inner_text()
+        assert "0 %: 200 kB/s of any rate" in facts.inner_text()
+        assert opened.errors == []
+
+
+def test_page_of_a_network_without_sites_shows_no_neighbours(desk: Tab) -> None:
+    assert not desk.page.locator("#site-table").is_visible()
+    assert "edge" not in desk.page.locator("#broker-table").inner_text()
 
 
 def test_topics_that_are_late_come_first_and_show_their_clients(desk: Tab) -> None:

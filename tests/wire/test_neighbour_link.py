@@ -23,6 +23,7 @@ MESSAGES: list[tuple[Any, dict[str, Any]]] = [
             "kept": {"replicas": 3, "quorum": 2, "retain_bytes": 1 << 20, "retain_s": 60.0},
         },
     ),
+    (neighbour_link.Advertised(), {"type": "advertised"}),
     (neighbour_link.Withdraw(T1, "east"), {"type": "withdraw", "topic": "a/b", "source": "east"}),
     (neighbour_link.SubscribeFlow(T1, "east"), {"type": "subscribe_flow", "topic": "a/b", "source": "east"}),
     (neighbour_link.UnsubscribeFlow(T1, "east"), {"type": "unsubscribe_flow", "topic": "a/b", "source": "east"}),

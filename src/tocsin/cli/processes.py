@@ -7,6 +7,7 @@ import contextlib
 import inspect
 import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_origin
 
@@ -16,6 +17,7 @@ from tocsin.cli.console import AsJson, fail, failing_on_errors, note, show
 
 if TYPE_CHECKING:
     from tocsin.runtime.http.settings import ListenerSettings, Setting
+    from tocsin.runtime.stack.stack import Stack
 
 S = TypeVar("S", bound="ListenerSettings")
 T = TypeVar("T")
@@ -119,3 +121,18 @@ async def unless_stopped(work: Coroutine[Any, Any, T], stop: asyncio.Event) -> T
         working.cancel()
         stopping.cancel()
         await asyncio.gather(working, stopping, return_exceptions=True)
+
+
+def dashboard(stack: Stack) -> str:
+    """The dashboard's address. On a terminal it carries the token, behind the #, so that a browser does not send it.
+
+    Into a file or a pipe the token is never written.
+    """
+    from tocsin.wire.errors import TocsinError
+
+    address = f"{stack.coordinator_url}/"
+    try:
+        token = stack.first_token or stack.admin_token()
+    except TocsinError:
+        return f"{address} (asks for a token)"
+    return f"{address}#token={token}" if sys.stdout.isatty() else f"{address} (the token is in {stack.token_file})"

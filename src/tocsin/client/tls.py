@@ -23,6 +23,15 @@ def _system() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
+def context_with(authority: str | None) -> ssl.SSLContext:
+    """A context that trusts an authority as well, given as PEM text. Raises OSError or ValueError if it is none."""
+    if authority is None:
+        return _system()
+    context = ssl.create_default_context()
+    context.load_verify_locations(cadata=authority)
+    return context
+
+
 def _custom(verify: bool | str | Path) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if isinstance(verify, bool):

@@ -11,6 +11,8 @@ home of this site.
 
 from __future__ import annotations
 
+import re
+
 from tocsin.coordinator import events, topic_homes
 from tocsin.coordinator import overlay_messages as overlay
 from tocsin.coordinator.effects import RequestRejection, StoreFact
@@ -22,7 +24,7 @@ from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.topic_placing import holder_of
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId, TopicName
-from tocsin.model.topic import CONTROL_PREFIX, TopicDefinition, matches
+from tocsin.model.topic import CONTROL_PREFIX, TopicDefinition, matches, topic_problem
 from tocsin.model.topic_persistence import Persistence
 from tocsin.policies.sites.types import PublisherId
 from tocsin.wire import neighbour_link as wire
@@ -36,6 +38,9 @@ _SETTLE_S = 10.0
 """How long homes keep imports that a new coordinator does not name, and how long a topic waits for enough brokers."""
 _PUBLISHERS = PublisherId("clients")
 _SUBSCRIBERS = SubscriberId("clients")
+_SITE = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_MOST_SITES = 64
+"""In the path of an advertisement."""
 _HOME = BrokerId("home")
 """The overlay counts all clients of the site as one: only the first and the last of a topic matter to it."""
 
@@ -46,6 +51,7 @@ class Federation:
         self.links = NeighbourLinks(site, last_run + 1, rules.neighbours)
         self.imports = FlowImports(self.links.head)
         self.crossed = CrossedMessages()
+        self._most_topics = rules.neighbour_topics
         self._patterns = [pattern for pattern in rules.shared_topics.split(",") if pattern]
         self._stored = self._complete = False
         self._started_s = now_s
@@ -53,8 +59,8 @@ class Federation:
         self._received: dict[TopicName, None] = {}
         self._idle_s: dict[TopicName, float] = {}
         """Topics that count as received, and since when they have no receiver."""
-        self._missing: dict[TopicName, float] = {}
-        """Topics that a neighbour advertises and this site does not have → since when."""
+        self._missing: dict[TopicName, tuple[str, float]] = {}
+        """Topics that a neighbour advertises and this site does not have → the neighbour, and since when."""
         self._revision = -1
 
     def shares(self, topic: TopicName) -> bool:
@@ -71,11 +77,31 @@ class Federation:
                 self.links.closed(turn, site, connection, silent)
                 self._follow(turn, self.links.check(turn))
             case events.NeighbourMessageReceived(site, connection, message):
-                if isinstance(message, wire.Advertise):
+                if isinstance(message, wire.Advertise) and self.links.is_open(site, connection):
+                    if (problem := self._problem(site, message)) is not None:
+                        self.links.reject(turn, *problem)
+                        return
                     if not self.shares(message.topic):
                         return
-                    self._learn(turn, message)
+                    if self.links.site not in message.path:
+                        self._learn(turn, site, message)
                 self._follow(turn, self.links.received(turn, site, connection, message))
+
+    def _problem(self, site: str, message: wire.Advertise) -> tuple[overlay.OverlayCode, str] | None:
+        """Why an advertisement is not accepted; None if it is."""
+        topic, path, kept = message.topic, message.path, message.kept
+        if (problem := topic_problem(topic)) is not None:
+            return overlay.OverlayCode.BAD_TOPIC, problem
+        if kept is not None and (problem := _persistence(kept, kept.replicas).problem()) is not None:
+            return overlay.OverlayCode.BAD_TOPIC, f"{topic}: {problem}"
+        is_path = 0 < len(path) <= _MOST_SITES and path[-1] == site and len(set(path)) == len(path)
+        if not is_path or not all(map(_SITE.fullmatch, path)):
+            return overlay.OverlayCode.BAD_PATH, f"{site} advertised {topic} by a path that is not valid"
+        routes = self.links.head.routes
+        is_known = site in routes.paths.get(overlay.Flow(topic, BrokerId(path[0])), ())
+        if not is_known and routes.offered[BrokerId(site)] >= self._most_topics:
+            return overlay.OverlayCode.TOO_MANY, f"{site} offers more than {self._most_topics:,} flows"
+        return None
 
     def _store_run(self, turn: Turn) -> None:
         """Store the number of this run before any neighbour gets it."""
@@ -88,23 +114,25 @@ class Federation:
 
     # -- topics --------------------------------------------------------------------------------------------------------
 
-    def _learn(self, turn: Turn, message: wire.Advertise) -> None:
+    def _learn(self, turn: Turn, site: str, message: wire.Advertise) -> None:
         """Create an advertised topic, now or when there are brokers for it."""
         if message.topic not in turn.registry.topics.topics and message.topic not in self._missing:
-            self._missing[message.topic] = turn.now_s
+            self._missing[message.topic] = (site, turn.now_s)
             self.links.kept[message.topic] = message.kept
             self._create(turn, message.topic)
 
     def _create(self, turn: Turn, topic: TopicName) -> None:
+        site, since_s = self._missing[topic]
+        maker = f"site {site}"
+        if turn.registry.topics.made_by.get(maker, 0) >= self._most_topics:
+            return
         kept = self.links.kept.get(topic)
         most = 1 if kept is None else kept.replicas
-        fewest = 1 if turn.now_s - self._missing[topic] > _SETTLE_S else most
+        fewest = 1 if turn.now_s - since_s > _SETTLE_S else most
         for replicas in range(most, fewest - 1, -1):
-            persistence = None
-            if kept is not None:
-                persistence = Persistence(replicas, min(kept.quorum, replicas), kept.retain_bytes, kept.retain_s)
+            persistence = None if kept is None else _persistence(kept, replicas)
             definition = TopicDefinition(topic, persistence=persistence)
-            made = topic_homes.create_topic(turn, events.TopicCreated(0, definition))
+            made = topic_homes.create_topic(turn, events.TopicCreated(0, definition), maker)
             if not isinstance(made, RequestRejection):
                 self._forget_missing(topic)
                 return
@@ -112,9 +140,6 @@ class Federation:
     def _forget_missing(self, topic: TopicName) -> None:
         del self._missing[topic]
         self.links.kept.pop(topic, None)
-
-    def _is_advertised(self, topic: TopicName) -> bool:
-        return any(flow.topic == topic for flow in self.links.head.routes.paths)
 
     # -- brokers -------------------------------------------------------------------------------------------------------
 
@@ -162,7 +187,7 @@ class Federation:
             self._revision = turn.registry.topics.revision
             self._forget_deleted(turn)
         for topic in list(self._missing):
-            if topic not in turn.registry.topics.topics and self._is_advertised(topic):
+            if topic not in turn.registry.topics.topics and self.links.head.is_offered(topic):
                 self._create(turn, topic)
             else:
                 self._forget_missing(topic)
@@ -186,3 +211,8 @@ class Federation:
         for topic in [topic for topic in self._published if topic not in topics]:
             del self._published[topic]
             self._follow(turn, self.links.happened(turn, overlay.PublisherLeft(_PUBLISHERS, topic)))
+
+
+def _persistence(kept: wire.Kept, replicas: int) -> Persistence:
+    """As a neighbour keeps a topic, with this number of replicas."""
+    return Persistence(replicas, min(kept.quorum, replicas), kept.retain_bytes, kept.retain_s)

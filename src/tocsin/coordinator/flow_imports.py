@@ -31,8 +31,8 @@ class FlowImports:
         self._head = head
         self._topics: dict[TopicName, dict[str, _Imported]] = {}
         """Topic → source → where its flow comes from."""
-        self._sent: dict[TopicName, Holder] = {}
-        """Topic → the home that has the present order."""
+        self._sent: dict[TopicName, tuple[Holder, int]] = {}
+        """Topic → the home that has the present order, and the topic's first epoch."""
         self._revision = -1
 
     def source_of(self, topic: TopicName, source: str) -> str | None:
@@ -62,15 +62,17 @@ class FlowImports:
         self.follow_homes(turn)
 
     def _end_unwanted(self, turn: Turn, topic: TopicName) -> bool:
-        flows = self._topics[topic]
-        if topic not in turn.registry.topics.topics:
-            del self._topics[topic]
+        """Returns True if an import has ended. Subscribed flows of a topic that does not exist wait for it: it may wait
+        for brokers, or be created again."""
+        flows, ended = self._topics[topic], []
+        exists = topic in turn.registry.topics.topics
+        if not exists:
             self._sent.pop(topic, None)
-            return False
-        ended = []
         for source, imported in flows.items():
             if self._head.subscribed.get(overlay.Flow(topic, BrokerId(source))) is not None:
                 imported.ends_s = None
+            elif not exists:
+                ended.append(source)
             elif imported.ends_s is None:
                 imported.ends_s = turn.now_s + _KEEP_S
             elif turn.now_s >= imported.ends_s:
@@ -87,19 +89,20 @@ class FlowImports:
         self._revision = topics.revision
         for topic in self._topics:
             record = topics.topics.get(topic)
-            if record is not None and record.holder is not None and record.holder != self._sent.get(topic):
+            if record is None or record.holder is None:
+                continue
+            if self._sent.get(topic) != (record.holder, record.created):
                 self._send(turn, topic)
 
     def _send(self, turn: Turn, topic: TopicName) -> None:
         record = turn.registry.topics.topics.get(topic)
-        if record is None:
-            return
-        former = self._sent.pop(topic, None)
-        if former is not None and former != record.holder:
-            turn.send(former[0], ImportFlows(topic, record.created, {}))
-        if record.holder is not None:
-            self._sent[topic] = record.holder
-            turn.send(record.holder[0], self._order(turn, topic))
+        former, _ = self._sent.pop(topic, (None, 0))
+        if record is not None:
+            if former is not None and former != record.holder:
+                turn.send(former[0], ImportFlows(topic, record.created, {}))
+            if record.holder is not None:
+                self._sent[topic] = (record.holder, record.created)
+                turn.send(record.holder[0], self._order(turn, topic))
         if not self._topics[topic]:
             del self._topics[topic]
             self._sent.pop(topic, None)
@@ -114,5 +117,5 @@ class FlowImports:
         """The orders of all topics of a broker that has registered."""
         records = [record for record in turn.registry.topics.records_of(holder) if record.name in self._topics]
         for record in records:
-            self._sent[record.name] = holder
+            self._sent[record.name] = (holder, record.created)
         return [self._order(turn, record.name) for record in records]

@@ -7,7 +7,8 @@ its messages and those of `wire.neighbour_link`, and bridges a short loss of a c
                one answers (`Welcome`). Then both sides send everything that they advertise
     restart    the epoch contains the number of starts of the coordinator, which is stored: a new process has a higher
                one, and its neighbour replaces the former link
-    loss       a link that returns within `_GRACE_S` is replaced without an intermediate state
+    loss       a link that returns within `_GRACE_S` is replaced, and routes over it stay: the neighbour advertises all
+               its flows again and then sends `Advertised`
 """
 
 from __future__ import annotations
@@ -79,6 +80,16 @@ class NeighbourLinks:
                 decided += self.happened(turn, overlay.NeighbourLost(BrokerId(site), neighbour.link))
         return decided
 
+    def is_open(self, site: str, connection: int) -> bool:
+        """True if this is the present connection to a neighbour, and it has been greeted."""
+        neighbour = self.neighbours.get(site)
+        return neighbour is not None and neighbour.connection == connection
+
+    def reject(self, turn: Turn, code: overlay.OverlayCode, detail: str) -> None:
+        """A message of a neighbour changes nothing."""
+        self.rejections[code] += 1
+        turn.note("the overlay rejects an event", "debug", code=str(code), detail=detail)
+
     def received(self, turn: Turn, site: str, connection: int, message: wire.FromNeighbour) -> list[overlay.Effect]:
         neighbour = self.neighbours.get(site)
         if neighbour is None:
@@ -86,6 +97,8 @@ class NeighbourLinks:
             return []
         if isinstance(message, wire.Hello | wire.Welcome):
             return self._greet(turn, neighbour, connection, message)
+        if isinstance(message, wire.Advertised) and neighbour.connection == connection:
+            return self.happened(turn, overlay.NeighbourAdvertised(BrokerId(site), neighbour.link))
         translated = _from_wire(message)
         if translated is None or neighbour.connection != connection:
             return []  # a former connection
@@ -111,15 +124,18 @@ class NeighbourLinks:
         turn.note("a neighbouring site is linked", site=site, link=message.link)
         if isinstance(message, wire.Hello):
             turn.do(SendToNeighbour(connection, wire.Welcome(self.site, message.link, self.run)))
-        return self.happened(turn, overlay.NeighbourJoined(BrokerId(site), message.link))
+        is_new = BrokerId(site) not in self.head.links
+        joined = overlay.NeighbourJoined if is_new else overlay.NeighbourReturned
+        decided = self.happened(turn, joined(BrokerId(site), message.link))
+        turn.do(SendToNeighbour(connection, wire.Advertised()))
+        return decided
 
     def happened(self, turn: Turn, event: overlay.Event) -> list[overlay.Effect]:
         """Report an event to the overlay, and send its messages. Returns its effects."""
         decided = self.head.handle(event)
         for effect in decided:
             if isinstance(effect, overlay.OverlayRejection):
-                self.rejections[effect.code] += 1
-                turn.note("the overlay rejects an event", "debug", code=str(effect.code), detail=effect.detail)
+                self.reject(turn, effect.code, effect.detail)
             elif isinstance(effect, overlay.SendToHead):
                 connection = self.neighbours[effect.head].connection
                 message = self._to_wire(turn, effect.message)

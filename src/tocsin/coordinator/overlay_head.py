@@ -37,6 +37,8 @@ class OverlayHead:
         self.routes = FlowRoutes(head)
         self.links: dict[BrokerId, int] = {}
         """Neighbouring heads that are up, and the epoch of the link to each."""
+        self._unconfirmed: dict[BrokerId, set[Flow]] = {}
+        """Routes of a neighbour that has returned, until it advertises them again."""
         self._last = Number(epoch, 0)
         self._federations: dict[Flow, set[BrokerId]] = {}
         """The neighbours that have subscribed a flow from this head."""
@@ -55,6 +57,10 @@ class OverlayHead:
         """The flows that this head has subscribed, and the neighbour of each."""
         return self._subscribed
 
+    def is_offered(self, topic: TopicName) -> bool:
+        """True if a neighbour advertises a flow of the topic."""
+        return any(flow in self.routes.paths for flow in self._known.get(topic, ()))
+
     def size(self) -> int:
         """The number of entries in all tables. 0 when the overlay has no publisher and no subscriber."""
         tables = (self._federations, self._advertised, self._subscribed, self._received, self._known)
@@ -64,6 +70,10 @@ class OverlayHead:
         match event:
             case messages.NeighbourJoined(head, link):
                 return self._on_joined(head, link)
+            case messages.NeighbourReturned(head, link):
+                return self._on_returned(head, link)
+            case messages.NeighbourAdvertised(head, link):
+                return self._on_advertised(head) if self.links.get(head) == link else []
             case messages.NeighbourLost(head, link):
                 return self._on_lost(head) if self.links.get(head) == link else []
             case messages.HeadMessageReceived(head, link, message):
@@ -102,9 +112,32 @@ class OverlayHead:
         own = [Flow(topic, self.head) for topic in self.clients.publishers]
         return effects + self._settle([*own, *self.routes.paths])
 
+    def _on_returned(self, head: BrokerId, link: int) -> list[Effect]:
+        if self.links.get(head, link) >= link:
+            return self._on_joined(head, link)
+        self._unconfirmed[head] = {flow for flow, paths in self.routes.paths.items() if head in paths}
+        changed = self._forget_exchange(head)
+        self.links[head] = link
+        own = [Flow(topic, self.head) for topic in self.clients.publishers]
+        return self._settle(dict.fromkeys([*own, *self.routes.paths, *changed]))
+
+    def _on_advertised(self, head: BrokerId) -> list[Effect]:
+        """Forget the routes that the neighbour has not advertised again."""
+        gone = sorted(self._unconfirmed.pop(head, ()))
+        for flow in gone:
+            self.routes.forget(flow, head)
+        return self._settle(gone)
+
     def _on_lost(self, head: BrokerId) -> list[Effect]:
         del self.links[head]
+        self._unconfirmed.pop(head, None)
         changed = dict.fromkeys(self.routes.forget_neighbour(head))
+        return self._settle(changed | self._forget_exchange(head))
+
+    def _forget_exchange(self, head: BrokerId) -> dict[Flow, None]:
+        """Forget what this head has advertised to a neighbour and subscribed from it, and the neighbour from this
+        head. Returns the flows whose subscriptions may change."""
+        changed: dict[Flow, None] = {}
         for flow, advertised in list(self._advertised.items()):
             if advertised.pop(head, None) is not None and not advertised:
                 del self._advertised[flow]
@@ -114,7 +147,7 @@ class OverlayHead:
         for flow in [flow for flow, source in self._subscribed.items() if source == head]:
             del self._subscribed[flow]
             changed[flow] = None
-        return self._settle(changed)
+        return changed
 
     # Messages from neighbours.
 
@@ -128,12 +161,16 @@ class OverlayHead:
             case messages.Advertise(_, path):
                 if not path or path[-1] != head or len(set(path)) < len(path):
                     return [OverlayRejection(OverlayCode.BAD_PATH, f"{head} advertised by the path {path}")]
+                self._unconfirmed.get(head, set()).discard(message.flow)
                 self.routes.learn(message.flow, head, path)
                 return self._settle([message.flow])
             case messages.Withdraw(flow):
                 self.routes.forget(flow, head)
                 return self._settle([flow])
             case messages.SubscribeFlow(flow):
+                if head not in self._advertised.get(flow, ()):
+                    # If the flow was just withdrawn, the neighbour withdraws this subscription when it learns of that.
+                    return [OverlayRejection(OverlayCode.NOT_OFFERED, f"{head} subscribed {flow}")]
                 self._federations.setdefault(flow, set()).add(head)
                 return self._settle([flow])
             case messages.UnsubscribeFlow(flow):

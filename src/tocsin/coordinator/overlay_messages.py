@@ -85,6 +85,23 @@ class NeighbourJoined:
 
 
 @dataclass(frozen=True, slots=True)
+class NeighbourReturned:
+    """A new link to a neighbouring head replaces one that has just broken. Unlike after `NeighbourJoined`, its routes
+    stay until `NeighbourAdvertised`."""
+
+    head: BrokerId
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeighbourAdvertised:
+    """The neighbour has sent all its advertisements over the new link."""
+
+    head: BrokerId
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
 class NeighbourLost:
     head: BrokerId
     link: int
@@ -138,7 +155,7 @@ class MessagePublished:
     body: Any
 
 
-LinkEvent = NeighbourJoined | NeighbourLost | HeadMessageReceived
+LinkEvent = NeighbourJoined | NeighbourReturned | NeighbourAdvertised | NeighbourLost | HeadMessageReceived
 ClientEvent = PublisherJoined | PublisherLeft | SubscriberJoined | SubscriberLeft | EdgeLost | MessagePublished
 Event = LinkEvent | ClientEvent
 
@@ -168,6 +185,11 @@ class OverlayCode(StrEnum):
     NOT_A_NEIGHBOUR = "not-a-neighbour"
     OLD_LINK = "old-link"
     BAD_PATH = "bad-path"
+    BAD_TOPIC = "bad-topic"
+    TOO_MANY = "too-many"
+    """The neighbour offers more flows than this site accepts from one neighbour."""
+    NOT_OFFERED = "not-offered"
+    """A subscription of a flow that this head does not offer to that neighbour, or not any more."""
     UNKNOWN_PUBLISHER = "unknown-publisher"
     NOT_ASKED_FOR = "not-asked-for"
     """A message from a neighbour from which this head has not subscribed the flow: the route has just changed."""

@@ -82,6 +82,8 @@ class FlowRoutes:
         self.paths: dict[Flow, dict[BrokerId, Path]] = {}
         """Per flow, the path by which each neighbour offers it: the chosen route and the spare ones."""
         self.chosen: dict[Flow, BrokerId] = {}
+        self.offered: Counter[BrokerId] = Counter()
+        """The number of flows that each neighbour offers."""
 
     def __len__(self) -> int:
         return sum(len(paths) for paths in self.paths.values())
@@ -96,13 +98,16 @@ class FlowRoutes:
         if self._head in path:
             self.forget(flow, neighbour)
             return
-        self.paths.setdefault(flow, {})[neighbour] = path
+        paths = self.paths.setdefault(flow, {})
+        self.offered[neighbour] += neighbour not in paths
+        paths[neighbour] = path
         self.chosen.setdefault(flow, neighbour)
 
     def forget(self, flow: Flow, neighbour: BrokerId) -> None:
         paths = self.paths.get(flow)
         if paths is None or paths.pop(neighbour, None) is None:
             return
+        self.offered[neighbour] -= 1
         if self.chosen[flow] == neighbour:
             del self.chosen[flow]
             if paths:

@@ -144,6 +144,10 @@ class CoordinatorRules:
     shared_topics: Annotated[
         str, "Patterns of the topics that this site shares with its neighbours, separated by commas."
     ] = "#"
+    neighbour_topics: Annotated[
+        int, "Most flows accepted from one neighbour, and most topics that its advertisements create."
+    ] = 10_000
+    """A tenth of all topics: one neighbour must not use up the names of this site."""
     neighbours: tuple[NeighbourAccess, ...] = ()
     """The process reads them from a file."""
     balancing: Annotated[bool, "Run the multistage balancing policy periodically."] = False

@@ -75,6 +75,10 @@ class SiteCongestion:
         self._counting: dict[BrokerId, int] = {}
         """Brokers that count the messages of publishers → the link over which the coordinator asked for that."""
 
+    def limited_at(self, home: BrokerId) -> int:
+        """The number of publishers with a limit whose home is this broker."""
+        return sum(broker == home for broker in self._homes.values())
+
     def utility(self, topic: TopicName, publisher: int) -> float | None:
         return self._utility.utility(publisher_name(topic, publisher))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from tocsin.coordinator.federation import Federation
 from tocsin.coordinator.neighbour_links import Neighbour
+from tocsin.model.ids import BrokerId
 
 
 def sites_view(federation: Federation, now_s: float) -> dict[str, Any]:
@@ -16,6 +18,22 @@ def sites_view(federation: Federation, now_s: float) -> dict[str, Any]:
         "neighbours": [_neighbour_view(federation, neighbour, now_s) for neighbour in links.neighbours.values()],
         "rejections": dict(links.rejections),
     }
+
+
+def sites_summary(federation: Federation) -> dict[str, Any]:
+    """The same in short, for the dashboard: for each neighbour the numbers of subscribed flows and of messages."""
+    links, shown = federation.links, []
+    subscribed = Counter(federation.links.head.subscribed.values())
+    totals: Counter[tuple[str, str]] = Counter()
+    for (name, _, _), (received, repeated) in federation.crossed.totals().items():
+        totals[name, "messages"] += received
+        totals[name, "repeated"] += repeated
+    for name, neighbour in links.neighbours.items():
+        state = "up" if neighbour.connection is not None else "down"
+        counts = {key: totals[name, key] for key in ("messages", "repeated")}
+        more = {"since_s": neighbour.since_s, "restarts": neighbour.restarts, "flows": subscribed[BrokerId(name)]}
+        shown.append({"site": name, "state": state, **more, **counts})
+    return {"site": links.site, "neighbours": shown}
 
 
 def _neighbour_view(federation: Federation, neighbour: Neighbour, now_s: float) -> dict[str, Any]:

@@ -35,7 +35,8 @@ _OWN_STALL = 0.5
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-def create_topic(turn: Turn, event: TopicCreated) -> TopicRecord | RequestRejection:
+def create_topic(turn: Turn, event: TopicCreated, made_by: str | None = None) -> TopicRecord | RequestRejection:
+    """`made_by`: for whose quota the topic counts, if an administrator has not created it."""
     definition = event.definition
     problem = topic_problem(definition.name)
     if problem is not None:
@@ -49,6 +50,7 @@ def create_topic(turn: Turn, event: TopicCreated) -> TopicRecord | RequestReject
         return RequestRejection(Code.TOO_MANY, f"this network has at most {turn.rules.topics:,} topics")
     record = TopicRecord(definition.name, 0, definition.within_s, place=event.place, coordinate=event.coordinate)
     record.delay_s, record.protected_per_s = definition.delay_s, definition.protected_per_s
+    record.made_by = made_by
     record.record = topic_definitions.record_plan(event)
     if definition.persistence is not None:
         log = topic_logs.choose_replicas(turn, record, definition.persistence)

@@ -10,14 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice
+from typing import Any
+
+import msgspec
 
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.records import BrokerRecord, Health
+from tocsin.coordinator.site_views import sites_summary
 from tocsin.coordinator.topic_watching import topic_picture
 from tocsin.coordinator.views import reported_cov, reported_loads
 from tocsin.model.ids import BrokerId
 from tocsin.model.trace import Kind, TraceRow
 from tocsin.model.trace_state import MAX_SUBSCRIBERS
+from tocsin.policies.sites.types import Metric
+from tocsin.wire.site_link import Capacity, Role
 
 _SHOWN_SETTINGS = ("scheme", "shuffle", "alpha", "beta_bytes_per_s", "gamma", "theta_bytes_per_s")
 """The balancing settings in a balance row."""
@@ -54,7 +60,8 @@ class BrokerChanges:
 def _appearance(core: Coordinator, broker: BrokerRecord) -> tuple[object, ...]:
     """All values that `broker_row` shows."""
     accepting = core.registry.accepting(broker)
-    return broker.health, broker.draining, accepting, broker.address, broker.capacity, broker.place
+    site = (broker.role, broker.standby)
+    return broker.health, broker.draining, accepting, broker.address, broker.capacity, broker.place, site
 
 
 def broker_row(core: Coordinator, broker: BrokerRecord, now_s: float) -> TraceRow:
@@ -69,6 +76,8 @@ def broker_row(core: Coordinator, broker: BrokerRecord, now_s: float) -> TraceRo
     }
     if probation:
         detail["on_probation"] = True
+    if broker.role is not Role.PLAIN:
+        detail |= {"role": str(broker.role), "standby": broker.standby}
     lat, lon = (None, None) if place is None else (place.lat, place.lon)
     return TraceRow(now_s, Kind.BROKER, broker=broker.id, detail=detail, lat=lat, lon=lon)
 
@@ -90,8 +99,29 @@ def sample_row(core: Coordinator, broker: BrokerRecord, now_s: float) -> TraceRo
             "notifications_per_s": load.notifications_per_s,
             "delivery_s_p50": load.delivery_s_p50,
             "delivery_s_p95": load.delivery_s_p95,
+            **_site_sample(core, broker),
         },
     )
+
+
+def _site_sample(core: Coordinator, broker: BrokerRecord) -> dict[str, Any]:
+    """The load of topics, the capacities, and how many publishers are limited; empty without roles and capacities."""
+    report, capacity = core.loads.sites.report(broker.id), broker.topic_capacity
+    if report is None or (broker.role is Role.PLAIN and capacity == Capacity()):
+        return {}
+    waiting_bytes, waiting_messages = core.loads.sites.waiting(broker.id)
+    offered = {"offered": report.load._asdict(), "capacity": msgspec.to_builtins(capacity)}
+    used = {str(metric): report.used.of(metric) for metric in Metric}
+    waiting = {"waiting_bytes": waiting_bytes, "waiting_messages": waiting_messages}
+    limited = core.site_congestion.limited_at(broker.id)
+    return {"site": {"state": report.state.name, **used, **offered, **waiting, "limited_publishers": limited}}
+
+
+def sites_row(core: Coordinator, now_s: float) -> list[TraceRow]:
+    """The neighbouring sites; none for a site without a name."""
+    if core.federation is None:
+        return []
+    return [TraceRow(now_s, Kind.SITES, detail=sites_summary(core.federation))]
 
 
 def balance_row(core: Coordinator, now_s: float) -> TraceRow:
@@ -117,9 +147,9 @@ def balance_row(core: Coordinator, now_s: float) -> TraceRow:
 
 
 def measured(core: Coordinator, now_s: float) -> list[TraceRow]:
-    """A sample of every broker, and the balance."""
+    """A sample of every broker, the balance, and the neighbouring sites."""
     samples = [sample_row(core, broker, now_s) for broker in core.registry.brokers.values()]
-    return [*samples, balance_row(core, now_s)]
+    return [*samples, balance_row(core, now_s), *sites_row(core, now_s)]
 
 
 def picture(core: Coordinator, now_s: float, people: int = MAX_SUBSCRIBERS) -> list[TraceRow]:

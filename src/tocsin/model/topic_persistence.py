@@ -16,6 +16,8 @@ from tocsin.model.duration import parse_duration_s
 MOST_REPLICAS = 7
 DEFAULT_RETAIN_BYTES = 1 << 30
 LEAST_RETAIN_BYTES = 1 << 20
+MOST_RETAIN_BYTES = 1 << 60
+LONGEST_RETAIN_S = 1e10
 _CLAUSE = re.compile(
     r"\s*(?:REPLICAS\s+(?P<replicas>\d+)(?:\s+QUORUM\s+(?P<quorum>\d+))?)?"
     r"\s*(?:RETAIN\s+(?P<retain>[^,]+?)(?:\s*,\s*(?P<more>[^,]+?))?)?\s*",
@@ -48,8 +50,10 @@ class Persistence:
             return f"QUORUM {self.quorum}: expected 1 to {self.replicas}, the number of replicas"
         if self.retain_bytes < LEAST_RETAIN_BYTES:
             return "RETAIN: expected a size of at least 1 MB"
-        if self.retain_s is not None and self.retain_s <= 0:
-            return "RETAIN: expected a duration above 0"
+        if self.retain_bytes > MOST_RETAIN_BYTES:
+            return "RETAIN: expected a size of at most a million TB"
+        if self.retain_s is not None and not 0 < self.retain_s <= LONGEST_RETAIN_S:
+            return "RETAIN: expected a duration above 0, of at most 300 years"
         return None
 
 

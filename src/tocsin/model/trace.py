@@ -47,6 +47,7 @@ class Kind(StrEnum):
     OFFLOAD_WAITS = "offload-waits"
     OFFLOAD_REFUSED = "offload-refused"
     LIMITS = "limits"
+    SITES = "sites"
     TICK = "tick"
     PICTURE = "picture"
     """Only in recordings: the rows after it rebuild the current state, and all earlier rows are obsolete."""

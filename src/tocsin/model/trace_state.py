@@ -63,7 +63,7 @@ class TraceState:
                 self._topic(str((row.detail or {}).get("topic")), row)
             case Kind.EVENT:
                 self._events.append(row)
-            case Kind.BALANCE | Kind.CLUSTER:
+            case Kind.BALANCE | Kind.CLUSTER | Kind.SITES:
                 self._last[row.kind] = row
             case Kind.STREET if len(self._streets) < _STREETS:
                 self._streets.append(row)

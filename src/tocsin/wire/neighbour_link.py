@@ -53,6 +53,10 @@ class Advertise(NeighbourMessage, frozen=True, tag="advertise"):
     kept: Kept | None = None
 
 
+class Advertised(NeighbourMessage, frozen=True, tag="advertised"):
+    """After the greeting: the sender has sent everything that it advertises."""
+
+
 class Withdraw(NeighbourMessage, frozen=True, tag="withdraw"):
     topic: TopicName
     source: str
@@ -80,4 +84,4 @@ class Pong(NeighbourMessage, frozen=True, tag="pong"):
     number: int
 
 
-FromNeighbour = Hello | Welcome | Advertise | Withdraw | SubscribeFlow | UnsubscribeFlow | Ping | Pong
+FromNeighbour = Hello | Welcome | Advertise | Advertised | Withdraw | SubscribeFlow | UnsubscribeFlow | Ping | Pong

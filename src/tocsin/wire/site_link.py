@@ -210,6 +210,8 @@ class NeighbourAccess(msgspec.Struct, frozen=True):
     coordinator: str
     token: str
     ca: str | None = None
+    """The certificate of the authority that signed the neighbour's, as PEM text; None if every system knows it. Not a
+    file: brokers on other machines need it too."""
 
     def __repr__(self) -> str:
         """Without the token: the text may get into a log."""

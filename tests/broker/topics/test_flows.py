@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
+
 from tests.broker.topics.home_bench import HomeBench, T
-from tocsin.broker.topics import effects, events
+from tocsin.broker.topics import effects, events, flow_reports
 from tocsin.broker.topics.events import ConnectionId
+from tocsin.broker.topics.home_log import HomeLog
 from tocsin.model.flow import flow_number, flow_publisher, mark_of
 from tocsin.wire import topic as wire
+from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
 from tocsin.wire.site_link import Federate, FlowCounts, FlowDemand, ImportFlows, NeighbourAccess, TopicDemand
+from tocsin.wire.topic_log import LogPlan
 
 A, B, C = (flow_publisher(site) for site in "ABC")
 
@@ -59,6 +64,14 @@ def test_neighbour_gets_the_flow_with_positions_as_numbers() -> None:
     sender, neighbour = bench.sender(), bench.neighbour({"A": 0})
     bench.publish(sender, 1, b"x", b"y")
     assert bench.crossed(neighbour) == [(A, flow_number(1, 1), b"x"), (A, flow_number(1, 2), b"y")]
+
+
+def test_attach_with_too_many_flows_is_refused() -> None:
+    bench = SiteBench()
+    neighbour = bench.neighbour({f"s{number}": 0 for number in range(1_001)})
+    refusal = bench.last(neighbour)
+    assert isinstance(refusal, wire.Refused) and refusal.code == Code.TOO_MANY
+    assert not bench.core.state.topics[T].flows
 
 
 def test_neighbour_continues_behind_its_number_on_a_new_connection() -> None:
@@ -146,6 +159,19 @@ def test_broken_import_begins_again_after_a_pause() -> None:
     assert len(bench.imports) == 2
 
 
+def test_import_that_ended_begins_when_the_log_has_room() -> None:
+    bench = SiteBench(topic_uncommitted_bytes=100)
+    bench.order("B")
+    topic = bench.core.state.topics[T]
+    topic.log = HomeLog(LogPlan(1, [], 1, 1 << 30), uncommitted_bytes=51)
+    bench.do(events.ImportBroken(bench.imports[-1].number, "full"))
+    bench.pass_time(1.0)
+    assert len(bench.imports) == 1
+    topic.log.uncommitted_bytes = 50
+    bench.pass_time(0.3)
+    assert len(bench.imports) == 2
+
+
 def test_mark_of_a_known_flow_is_a_gap_for_receivers() -> None:
     bench = SiteBench()
     receiver = bench.receiver()
@@ -154,6 +180,41 @@ def test_mark_of_a_known_flow_is_a_gap_for_receivers() -> None:
     got = [message for message in bench.take(receiver) if not isinstance(message, wire.ReceiverAttached)]
     assert [type(message) for message in got] == [wire.Messages, wire.Gap, wire.Messages]
     assert isinstance(got[1], wire.Gap) and (got[1].first, got[1].last) == (2, 2)
+
+
+def test_mark_behind_the_last_number_reaches_a_neighbour_that_attaches_later() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.receive((B, 10, b"x"), (mark_of(B), 0, b""))
+    neighbour = bench.neighbour({"B": 10})  # its home has changed: it has no position of this site
+    assert bench.crossed(neighbour) == [(mark_of(B), 0, b"")]
+    bench.receive((B, 14, b"y"))
+    assert bench.crossed(neighbour) == [(B, 14, b"y")]
+
+
+def test_mark_in_front_of_what_a_neighbour_has_is_not_repeated() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.receive((B, 9, b"w"), (mark_of(B), 0, b""), (B, 12, b"x"))
+    neighbour = bench.neighbour({"B": 12})
+    bench.receive((B, 13, b"y"))
+    assert bench.crossed(neighbour) == [(B, 13, b"y")]
+
+
+def test_message_that_is_too_large_is_a_gap_also_as_the_first_of_its_flow() -> None:
+    bench = SiteBench(topic_message_bytes=4)
+    receiver = bench.receiver()
+    bench.order("B")
+    bench.receive((B, 10, b"large"), (B, 11, b"y"))
+    got = [message for message in bench.take(receiver) if not isinstance(message, wire.ReceiverAttached)]
+    assert [type(message) for message in got] == [wire.Gap, wire.Messages]
+
+
+def test_message_that_is_too_large_crosses_once() -> None:
+    bench = SiteBench(topic_message_bytes=4)
+    bench.order("B")
+    bench.receive((B, 9, b"x"), (B, 10, b"large"))
+    assert bench.core.importing.numbers(bench.imports[-1].number) == {"B": 10}
 
 
 def test_imported_flow_keeps_its_numbers_on_the_way_on() -> None:
@@ -177,6 +238,29 @@ def test_home_reports_demand_of_its_site_alone() -> None:
     bench.pass_time(0.3)
     demands = [report.topics for report in bench.reports if isinstance(report, FlowDemand)]
     assert demands[-1] == [TopicDemand(T, 1, True, True)]
+
+
+def test_home_reports_demand_again_when_a_topic_returns() -> None:
+    bench = SiteBench()
+    bench.receiver()
+    bench.pass_time(0.3)
+    bench.hear(topic_link.ReleaseTopic(T, 1))
+    bench.pass_time(0.3)
+    bench.hear(topic_link.OwnTopics([topic_link.OwnedTopic(T, 1)]))
+    before = len(bench.reports)
+    bench.pass_time(0.3)
+    again = [report.topics for report in bench.reports[before:] if isinstance(report, FlowDemand)]
+    assert again == [[TopicDemand(T, 1, False, False)]]
+
+
+def test_home_with_many_topics_reports_demand_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_reports, "_FEW", 0.1)  # one topic is ten times as many
+    bench = SiteBench()
+    bench.receiver()
+    bench.pass_time(1.0)
+    assert sum(isinstance(report, FlowDemand) for report in bench.reports) == 1
+    bench.pass_time(1.2)
+    assert sum(isinstance(report, FlowDemand) for report in bench.reports) == 2
 
 
 def test_home_reports_what_has_crossed_each_link() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,16 @@ import pytest
 import websockets
 
 from tests.runtime.coordinator.harness import WAIT_S, FakeBroker, RunningCoordinator, coordinator
+from tocsin.benchmarks.shared.certificate import make_certificate
+from tocsin.client.tls import context_with
 from tocsin.model.ids import TopicName
 from tocsin.runtime.coordinator.neighbour_file import read_neighbours
+from tocsin.runtime.coordinator.neighbours import NeighbourConnection, NeighbourConnections
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.http.settings import load_settings
 from tocsin.runtime.stack.supervisor import free_ports
 from tocsin.wire.errors import TocsinError
+from tocsin.wire.neighbour_link import Ping, Withdraw
 from tocsin.wire.site_link import (
     Federate,
     FlowCount,
@@ -53,6 +58,16 @@ def test_neighbours_are_read_with_their_tokens(tmp_path: Path) -> None:
     assert read_neighbours(file, "east") == (NeighbourAccess("west", "https://west.example:8570", SECRET),)
 
 
+def test_authority_of_a_neighbour_is_sent_to_brokers_as_text(tmp_path: Path) -> None:
+    """A broker on another machine has no file of the coordinator."""
+    cert = Path(make_certificate(tmp_path)[0])
+    file = written(tmp_path, neighbour("west", "https://west.example:8570", ca=cert.name))
+    [access] = read_neighbours(file, "east")
+    assert access.ca == cert.read_text()
+    cert.unlink()
+    assert context_with(access.ca).get_ca_certs()
+
+
 def test_token_of_a_neighbour_is_not_in_its_text() -> None:
     access = NeighbourAccess("west", "https://west.example:8570", SECRET)
     assert SECRET not in repr(access) + str(access) + repr(Federate("east", [access]))
@@ -68,6 +83,7 @@ def test_token_of_a_neighbour_is_not_in_its_text() -> None:
         ([neighbour("we st", "https://west.example:8570")], "1 to 128 letters"),
         ([neighbour("north", "https://n:1")], "north makes it: POST /v1/tokens, scopes site:east and receive:#"),
         ([neighbour("west", "https://w:1", ca="none.pem")], "ca of west: there is no file"),
+        ([neighbour("west", "https://w:1", ca="west.token")], "is not a readable PEM file"),
         ([neighbour("west", "https://w:1", tokn="x")], "tokn"),
         (["[[neighbour]]\nsite = "], "[[neighbour]]"),
     ],
@@ -238,6 +254,56 @@ def test_wrong_token_is_logged_with_the_remedy_and_without_the_token(
                     logged += "".join(capfd.readouterr())
             assert "put one with the scope site:east into token_file" in logged
             assert SECRET not in logged
+
+    asyncio.run(scenario())
+
+
+def test_connection_to_a_neighbour_that_does_not_read_ends() -> None:
+    async def scenario() -> None:
+        async def send(_text: str) -> None:
+            await asyncio.Event().wait()
+
+        async def receive() -> str:
+            await asyncio.sleep(0.05)
+            return '{"type": "pong", "number": 0}'
+
+        connection = NeighbourConnection("west", send, receive, deque())
+        running = asyncio.create_task(connection.run(lambda message: None))
+        for number in range(200_000):
+            connection.send(Ping(number))
+        assert connection._outgoing.qsize() < 110_000
+        await asyncio.wait_for(running, WAIT_S)
+        assert connection.end_reason == "the neighbour does not read"
+
+    asyncio.run(scenario())
+
+
+def test_coordinator_leaves_and_stops_in_spite_of_a_neighbour_that_does_not_read() -> None:
+    async def scenario() -> None:
+        opened: list[int] = []
+
+        async def neighbour(socket: websockets.ServerConnection) -> None:
+            opened.append(1)
+            with suppress(websockets.ConnectionClosed):
+                while True:
+                    await socket.send('{"type": "ping", "number": 1}')
+                    await asyncio.sleep(0.1)
+
+        async with websockets.serve(neighbour, "127.0.0.1", 0, close_timeout=0.1) as server:
+            port = server.sockets[0].getsockname()[1]
+            access = NeighbourAccess("west", f"http://127.0.0.1:{port}", SECRET)
+            connections = NeighbourConnections("east", [access], lambda event: None)
+            connections.start()
+            for number in (1, 2):
+                async with asyncio.timeout(WAIT_S):
+                    while len(opened) < number or number not in connections._open:
+                        await asyncio.sleep(0.05)
+                for _ in range(1_000):  # more than the buffers between the two take
+                    connections.send(number, Withdraw(TopicName("x" * 50_000), "east"))
+                await asyncio.sleep(0.2)
+                if number == 1:
+                    connections.close(number, "a later link is open")
+            await asyncio.wait_for(connections.stop(), WAIT_S)
 
     asyncio.run(scenario())
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from tocsin.broker.topics.effects import AwaitDrain, ReadLog
 from tocsin.broker.topics.events import ConnectionId, LogRead
-from tocsin.broker.topics.flows import Flows, lose, without_marks
+from tocsin.broker.topics.flows import MOST_FLOWS, Flows, lose, without_marks
 from tocsin.broker.topics.hosted import PIECE_BYTES, RELAYED, Connection, HostedTopic, TopicsState
 from tocsin.broker.topics.slow_receivers import SlowReceivers
 from tocsin.model.permission import RECEIVE, permits_topic
@@ -47,6 +47,10 @@ class Delivery:
             return
         if request.flows is not None and not self._state.site:
             self._state.refuse(connection, request.id, Code.NOT_READY, "this broker does not know its site yet", 0.2)
+            return
+        if len(request.flows or ()) > MOST_FLOWS:
+            message = f"an attach names at most {MOST_FLOWS:,} flows"
+            self._state.refuse(connection, request.id, Code.TOO_MANY, message)
             return
         self.flush_topic(topic)
         self.detach(connection, connection.receiving.get(topic.name, topic))

@@ -16,6 +16,9 @@ from tocsin.broker.topics.hosted import Connection, FlowReceiver, HostedTopic, T
 from tocsin.model.flow import flow_number, flow_of, flow_position, flow_publisher, is_flow, is_mark, mark_of
 from tocsin.wire import topic as wire
 
+MOST_FLOWS = 1_000
+"""In one attach: each of them takes memory until the receiver leaves, and any client may name flows."""
+
 
 class Flows:
     def __init__(self, state: TopicsState) -> None:
@@ -111,14 +114,16 @@ def _start(topic: HostedTopic, receiver: FlowReceiver, flow: int, number: int) -
         if missed is not None:
             receiver.pending[flow] = True
         return position
-    if topic.publishers.get(flow, 0) <= number:
-        return topic.sent  # the neighbour has as much of the flow as this site, or more
-    sequence = topic.sequence
-    for publisher, known, _ in reversed(topic.recent):
+    mark = mark_of(flow)
+    has_all = topic.publishers.get(flow, 0) <= number  # the neighbour has as much of the flow as this site, or more
+    start, sequence = topic.sent if has_all else 0, topic.sequence
+    for publisher, known, _ in () if has_all and mark not in topic.publishers else reversed(topic.recent):
         if publisher == flow and known <= number and sequence <= topic.sent:
-            return sequence
+            return start if has_all else sequence
+        if has_all and publisher == mark:
+            start = min(start, sequence - 1)  # the neighbour may not know of this mark
         sequence -= 1
-    return 0
+    return start
 
 
 def _choose(receiver: FlowReceiver, epoch: int, first: int, entries: list[wire.Entry]) -> list[wire.Entry]:

@@ -102,6 +102,7 @@ class Importing:
                 self._end(running)
         for neighbour, sources in wanted.items():
             is_due = self._state.now_s >= self._retry_s.get((name, neighbour), float("-inf"))
+            is_due = is_due and not self._is_full(topic)
             if order is not None and topic is not None and is_due and neighbour not in self._imports.get(name, {}):
                 self._begin(topic, order, neighbour, tuple(sources))
 
@@ -136,7 +137,9 @@ class Importing:
     def is_backlogged(self, number: int) -> bool:
         """True while the log of the import's topic has much to store: the neighbour should wait."""
         running = self._by_number.get(number)
-        topic = None if running is None else self._state.topics.get(running.order.topic)
+        return running is not None and self._is_full(self._state.topics.get(running.order.topic))
+
+    def _is_full(self, topic: HostedTopic | None) -> bool:
         log = None if topic is None else topic.log
         return log is not None and log.uncommitted_bytes > self._state.limits.topic_uncommitted_bytes // 2
 
@@ -166,14 +169,18 @@ class Importing:
             flow = flow_of(publisher)
             if flow not in running.flows:
                 continue  # not asked for
-            if is_mark(publisher) or len(data) > self._state.limits.topic_message_bytes:
-                accepted += self._mark(running, topic, flow)
-            else:
-                is_new = number > topic.publishers.get(flow, 0)
-                self._count(running, flow, is_new)
-                if is_new:
-                    topic.publishers[flow] = number
-                    accepted.append((flow, number, data))
+            if is_mark(publisher):
+                if topic.publishers.get(flow, 0) or topic.since > running.order.created:
+                    accepted += self._mark(topic, flow)
+                continue  # what came before the first message that the topic ever had of the flow is not missing
+            is_new = number > topic.publishers.get(flow, 0)
+            self._count(running, flow, is_new)
+            if is_new and len(data) > self._state.limits.topic_message_bytes:
+                accepted += self._mark(topic, flow)
+                topic.publishers[flow] = number
+            elif is_new:
+                topic.publishers[flow] = number
+                accepted.append((flow, number, data))
         if accepted:
             self._append(topic, accepted)
         return bool(accepted)
@@ -184,11 +191,10 @@ class Importing:
         counts[0] += 1
         counts[1] += not is_new
 
-    def _mark(self, running: Import, topic: HostedTopic, flow: int) -> list[wire.Entry]:
-        """A mark, unless this topic has never had the flow: what came before the first message is not missing."""
+    def _mark(self, topic: HostedTopic, flow: int) -> list[wire.Entry]:
+        """A mark behind the last message of the flow, unless there is one."""
         number = topic.publishers.get(flow, 0)
-        is_first = number == 0 and topic.since <= running.order.created
-        if is_first or self._told.get((topic.name, flow)) == (topic.epoch, number):
+        if self._told.get((topic.name, flow)) == (topic.epoch, number):
             return []
         self._told[topic.name, flow] = (topic.epoch, number)
         topic.marked = True

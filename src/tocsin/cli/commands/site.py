@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tocsin.cli.console import AsJson, failing_on_errors, note, show
-from tocsin.cli.processes import stop_event, unless_stopped
+from tocsin.cli.processes import dashboard, stop_event, unless_stopped
 
 if TYPE_CHECKING:
     from tocsin.runtime.stack.sites import Sites
@@ -59,6 +59,7 @@ async def _run(sites: Sites, as_json: bool) -> None:
 def _print(sites: Sites) -> None:
     for name, site in sites.sites.items():
         print(f"Site {name}: {site.stack.coordinator_url} (the administrator's token is in {site.stack.token_file})")
+        print(f"  Dashboard: {dashboard(site.stack)}")
         for broker, address in site.stack.described()["brokers"].items():
             print(f"  {broker + ':':12} {address}", flush=True)
     note("Press Ctrl-C to stop.")

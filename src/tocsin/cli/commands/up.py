@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tocsin.cli.console import AsJson, failing_on_errors, note, show
-from tocsin.cli.processes import stop_event, unless_stopped
+from tocsin.cli.processes import dashboard, stop_event, unless_stopped
 
 if TYPE_CHECKING:
     from tocsin.runtime.stack.stack import Stack
@@ -28,6 +28,9 @@ def up(
         typer.Option(help="Port of the data cluster; 0 takes free ports for all processes.", show_default=False),
     ] = None,
     settings: Annotated[str | None, typer.Option(help="TOML file with a table for each kind of process.")] = None,
+    site: Annotated[
+        bool, typer.Option("--site", help="The first broker is the head of a site, the others are edges.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a whole network on this machine. Starts a data cluster, a coordinator and brokers; Ctrl-C stops them.
@@ -41,6 +44,7 @@ def up(
     from tocsin.cluster.server.settings import ClusterProcessSettings
     from tocsin.runtime.http.logs import configure_logs
     from tocsin.runtime.http.settings import load_settings
+    from tocsin.runtime.stack.sites import site_roles
     from tocsin.runtime.stack.stack import Stack, StackSettings
 
     with failing_on_errors(as_json):
@@ -52,6 +56,7 @@ def up(
             cluster_port=loaded.port,
             free_ports=loaded.port == 0,
             settings=settings,
+            broker_flags=site_roles(brokers) if site else {},
         )
         asyncio.run(_run(Stack(stack_settings), as_json))
 
@@ -78,27 +83,10 @@ def _print(stack: Stack) -> None:
     print(f"Coordinator:         {description['coordinator']}")
     for name, address in description["brokers"].items():
         print(f"{name + ':':20} {address}")
-    print(f"Dashboard:           {_dashboard(stack)}")
+    print(f"Dashboard:           {dashboard(stack)}")
     if description["token"] is not None:
         print(f"Administrator's token, shown this once: {description['token']}")
     print(f"Commands on this machine read the token from {description['token_file']}. Continue with", flush=True)
     for line in ("apply app.sql", "publish DATASET < records.jsonl", "subscribe CHANNEL name=value", "status"):
         print(f"  tocsin {line}", flush=True)
     note("Press Ctrl-C to stop.")
-
-
-def _dashboard(stack: Stack) -> str:
-    """The dashboard's address. On a terminal it carries the token, behind the #, so that a browser does not send it.
-
-    Into a file or a pipe the token is never written.
-    """
-    import sys
-
-    from tocsin.wire.errors import TocsinError
-
-    address = f"{stack.coordinator_url}/"
-    try:
-        token = stack.first_token or stack.admin_token()
-    except TocsinError:
-        return f"{address} (asks for a token)"
-    return f"{address}#token={token}" if sys.stdout.isatty() else f"{address} (the token is in {stack.token_file})"

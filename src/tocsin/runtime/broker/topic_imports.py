@@ -15,7 +15,7 @@ from tocsin.broker.topics import effects
 from tocsin.broker.topics import events as core_events
 from tocsin.client import topic_events as events
 from tocsin.client.errors import ClientError
-from tocsin.client.tls import context_for
+from tocsin.client.tls import context_with
 from tocsin.client.topic_driver import TopicDriver
 from tocsin.client.topic_events import TopicFailure, TopicFrame
 from tocsin.client.topic_flows import FlowReceiver
@@ -33,6 +33,9 @@ _MOST_PER_SESSION = MOST_NAMES * 2 // 5
 _RETRY_S = 5.0
 _BACKLOG_S = 0.05
 """How often an import looks again whether the log of its topic has room."""
+_PATIENCE_S = 1.0
+"""An import whose log has had no room for so long ends: other topics of the session wait with it. The home begins it
+again behind the last number when the log has room."""
 
 
 class TopicImports:
@@ -92,9 +95,11 @@ class _ImportSession:
         self.closing: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         """Clear while a log has much to store: the session stops reading then."""
+        self._full: set[int] = set()
+        """The imports whose logs have much to store."""
         self._room.set()
         session = TopicSession(secrets.randbits(_RUN_BITS), random.random, make_receiver=self._make_receiver)
-        tls = context_for(True if access.ca is None else access.ca)
+        tls = context_with(access.ca)
         self.driver = TopicDriver(session, access.coordinator, access.token, tls, self._on_effect, self._room, source)
         self.driver.on_failure = self._on_failure
 
@@ -136,10 +141,21 @@ class _ImportSession:
                 asyncio.get_running_loop().call_later(_RETRY_S, self._topics.happened, broken)
 
     def _wait_for_log(self, number: int) -> None:
-        if self._topics.core.importing.is_backlogged(number):
+        if number not in self._full and self._topics.core.importing.is_backlogged(number):
+            self._full.add(number)
             self._room.clear()
-            asyncio.get_running_loop().call_later(_BACKLOG_S, self._wait_for_log, number)
-        else:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_BACKLOG_S, self._look_again, number, loop.time() + _PATIENCE_S)
+
+    def _look_again(self, number: int, until_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._topics.core.importing.is_backlogged(number) and loop.time() < until_s:
+            loop.call_later(_BACKLOG_S, self._look_again, number, until_s)
+            return
+        if self._topics.core.importing.is_backlogged(number):
+            self._topics.happened(core_events.ImportBroken(number, "the log of the topic has much to store"))
+        self._full.discard(number)
+        if not self._full:
             self._room.set()
 
     def _on_failure(self, error: ClientError) -> None:

@@ -11,6 +11,7 @@ Paths are relative to the file.
 
 from __future__ import annotations
 
+import ssl
 import tomllib
 from pathlib import Path
 
@@ -55,12 +56,21 @@ def read_neighbours(file: Path, site: str, *, insecure: bool = False) -> tuple[N
         if table.site == site:
             raise invalid(f"{file}: {site} is this site itself; remove its table [[neighbour]]")
         check_address(f"{file}: coordinator of {table.site}", table.coordinator, insecure=insecure)
-        ca = None if table.ca is None else file.parent / table.ca
-        if ca is not None and not ca.is_file():
-            raise invalid(f"{file}: ca of {table.site}: there is no file {ca}")
+        ca = None if table.ca is None else _authority(file, table.site, file.parent / table.ca)
         token = _token(file.parent / table.token_file, table.site, site)
-        neighbours.append(NeighbourAccess(table.site, table.coordinator, token, None if ca is None else str(ca)))
+        neighbours.append(NeighbourAccess(table.site, table.coordinator, token, ca))
     return tuple(neighbours)
+
+
+def _authority(file: Path, neighbour: str, path: Path) -> str:
+    try:
+        authority = path.read_text(encoding="ascii")
+        ssl.create_default_context().load_verify_locations(cadata=authority)
+    except FileNotFoundError as error:
+        raise invalid(f"{file}: ca of {neighbour}: there is no file {path}") from error
+    except (OSError, ValueError) as error:
+        raise invalid(f"{file}: ca of {neighbour}: {path} is not a readable PEM file: {error}") from error
+    return authority
 
 
 def _token(path: Path, neighbour: str, site: str) -> str:

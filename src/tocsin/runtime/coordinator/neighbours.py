@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from tocsin.coordinator.events import NeighbourClosed, NeighbourEvent, NeighbourMessageReceived, NeighbourOpened
@@ -30,6 +30,8 @@ from tocsin.wire.site_link import NeighbourAccess
 _PING_S = 0.25
 _SILENT_S = 1.2
 _OPEN_S = 2.0
+_END_S = 0.5
+"""How long a connection that this side ends may take to send what is queued."""
 _LONGEST_S = 2.0
 _QUEUE = 100_000
 """The most queued messages. With more, the neighbour does not read, and the connection is closed."""
@@ -94,20 +96,22 @@ class NeighbourConnections:
         """Serve a connection that a neighbour has opened."""
         reason = await self._run(site, socket.send_text, socket.receive_text, is_opener=False)
         with suppress(*_LOST):
-            await socket.close(_REFUSED if reason else _ENDED, reason[:_REASON_CHARACTERS])
+            async with asyncio.timeout(_END_S):
+                await socket.close(_REFUSED if reason else _ENDED, reason[:_REASON_CHARACTERS])
 
     async def _keep_open(self, access: NeighbourAccess) -> None:
-        failures = 0
+        failures, logged = 0, ""
         while True:
             opened_s = time.monotonic()
             failures += 1
             try:
                 reason = await self._connect(access)
                 if time.monotonic() - opened_s > _STEADY_S:
-                    failures = 0
+                    failures, logged = 0, ""
             except _LOST as error:
                 reason = _reason(error, self._site)
-            if failures == 2:
+            if failures >= 2 and reason != logged:  # a neighbour may start later, and refuse the token then
+                logged = reason
                 logger().warning("no connection to a neighbouring site", site=access.site, reason=reason)
             delay_s = retry_delay_s(failures, shortest_s=0.1, longest_s=_LONGEST_S, jitter=random.uniform(0.5, 1.0))
             await asyncio.sleep(delay_s)
@@ -117,7 +121,9 @@ class NeighbourConnections:
         address = access.coordinator.rstrip("/").replace("http", "ws", 1) + wire.PATH.format(site=self._site)
         options: dict[str, Any] = {}
         if address.startswith("wss:"):
-            options["ssl"] = ssl.create_default_context(cafile=access.ca)
+            context = options["ssl"] = ssl.create_default_context()
+            if access.ca is not None:
+                context.load_verify_locations(cadata=access.ca)
         async with connect(
             address,
             additional_headers={"Authorization": f"Bearer {access.token}"},
@@ -133,7 +139,10 @@ class NeighbourConnections:
             async def receive() -> str:
                 return await socket.recv(decode=True)
 
-            reason = await self._run(access.site, socket.send, receive, is_opener=True)
+            try:
+                reason = await self._run(access.site, socket.send, receive, is_opener=True)
+            finally:
+                await _close(socket)
             return reason or socket.close_reason or "the connection was lost"
 
     async def _run(
@@ -157,6 +166,14 @@ class NeighbourConnections:
             del self._open[number]
             self._post(NeighbourClosed(site, number, connection.is_silent))
         return connection.end_reason
+
+
+async def _close(socket: ClientConnection) -> None:
+    """Close the connection; break it if the neighbour does not read."""
+    with suppress(*_LOST):
+        async with asyncio.timeout(_END_S):
+            await socket.close()
+    socket.transport.abort()
 
 
 def _reason(error: Exception, site: str) -> str:
@@ -187,22 +204,27 @@ class NeighbourConnection:
         self._heard_s = time.monotonic()
         self.end_reason = ""
         """Why this side has ended the connection; empty while it has not."""
+        self._ending = asyncio.Event()
         self.is_silent = False
         """The neighbour sent nothing for `_SILENT_S`."""
 
     def send(self, message: wire.FromNeighbour) -> None:
+        if self._ending.is_set():
+            return
         self._outgoing.put_nowait(message)
         if self._outgoing.qsize() > _QUEUE:
             self.end("the neighbour does not read")
 
     def end(self, reason: str) -> None:
-        """Close the connection after the queued messages. The first reason is kept."""
-        self.end_reason = self.end_reason or reason
-        self._outgoing.put_nowait(None)
+        """Close the connection after the queued messages, or after `_END_S` without them. The first reason is kept."""
+        if not self._ending.is_set():
+            self._ending.set()
+            self.end_reason = reason
+            self._outgoing.put_nowait(None)
 
     async def run(self, post: Callable[[wire.FromNeighbour], None]) -> None:
         """Call `post` with each message until the connection is lost or closed."""
-        parts = (self._receive(post), self._send(), self._ping())
+        parts = (self._receive(post), self._send(), self._ping(), self._end())
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -229,6 +251,11 @@ class NeighbourConnection:
     async def _send(self) -> None:
         while (message := await self._outgoing.get()) is not None:
             await self._send_text(_encoder.encode(message).decode())
+
+    async def _end(self) -> None:
+        """A neighbour that does not read must not keep the connection open."""
+        await self._ending.wait()
+        await asyncio.sleep(_END_S)
 
     async def _ping(self) -> None:
         """Ping until the neighbour is silent."""

@@ -36,6 +36,7 @@ _POSITIVE_RULES = (
     "prepare_s",
     "hand_over_s",
     "topics",
+    "neighbour_topics",
     "topic_lease_s",
     "topic_moves",
     "topic_move_s",

@@ -66,8 +66,6 @@ class Site:
         self.file = file.absolute()
         self.table = _read(self.file)
         self.neighbours: list[NeighbourTable] = neighbour_tables(self.file)
-        edges = [f"broker-{number}" for number in range(2, 2 + self.table.edges)]
-        roles = {HEAD: {"role": "head"}} | {edge: {"role": "edge", "standby": ""} for edge in edges}
         self.stack = Stack(
             StackSettings(
                 self.file.parent / self.table.root,
@@ -78,7 +76,7 @@ class Site:
                 logs=logs,
                 data_cluster=False,
                 coordinator={"site": self.table.name, "neighbours": str(self.file)},
-                broker_flags=roles,
+                broker_flags=site_roles(1 + self.table.edges),
                 sources={} if reach is None else reach.sources,
                 via=None if reach is None else reach.via,
             )
@@ -123,6 +121,12 @@ class Sites:
 
     async def stop(self) -> None:
         await asyncio.gather(*(site.stack.stop() for site in self.sites.values()))
+
+
+def site_roles(brokers: int) -> dict[str, dict[str, str]]:
+    """The flags of so many brokers: the first is the head, the others are edges that stand in for it."""
+    edges = [f"broker-{number}" for number in range(2, 1 + brokers)]
+    return {HEAD: {"role": "head"}} | {edge: {"role": "edge", "standby": ""} for edge in edges}
 
 
 def _read(file: Path) -> SiteTable:

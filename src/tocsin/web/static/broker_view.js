@@ -1,8 +1,8 @@
 // One broker in the drawer: its load, subscribers, backend subscriptions with their λ, and a button to drain it.
 
 import { h, quiet, replace, setText, showFacts, table } from "./dom.js";
-import { count, duration, number, plural, rate, throughput } from "./format.js";
-import { stateWord } from "./brokers.js";
+import { bytes, count, duration, number, percent, plural, rate, throughput } from "./format.js";
+import { roleWord, stateWord } from "./brokers.js";
 import { parameterText } from "./notification.js";
 
 const REFRESH_MS = 3_000;
@@ -78,6 +78,7 @@ export class BrokerView {
       ["Notifications/s", rate(sample.notifications_per_s)],
       ["Delivery p50", duration(sample.delivery_s_p50 ?? undefined)],
       ["Delivery p95", duration(sample.delivery_s_p95 ?? undefined)],
+      ...siteFacts(broker),
       ["Capacity", number(broker.capacity)],
       ["Address", broker.address || "–"],
     ];
@@ -145,6 +146,28 @@ export class BrokerView {
       this.drain.disabled = false;
     }
   }
+}
+
+/** The role of a broker in a site, its utilisations and capacities, and what it limits. */
+function siteFacts(broker) {
+  const site = broker.sample.site;
+  const role = broker.role ? [["Role", roleWord(broker)]] : [];
+  if (!site) return role;
+  const { offered, capacity } = site;
+  const used = (name, load, most, unit) => [
+    name,
+    `${percent(site[name])}: ${unit(load)} of ${most === null ? "any rate" : unit(most)}`,
+  ];
+  const messages = (per_s) => `${rate(per_s)}/s`;
+  return [
+    ...role,
+    ["Load of topics", site.state],
+    used("Ui", offered.in_bytes_per_s, capacity.in_bytes_per_s, throughput),
+    used("Uo", offered.out_bytes_per_s, capacity.out_bytes_per_s, throughput),
+    used("Um", offered.matched_per_s, capacity.matched_per_s, messages),
+    ["Waiting", `${bytes(site.waiting_bytes)}, ${plural(site.waiting_messages, "message", "messages")}`],
+    ["Publishers with a limit", count(site.limited_publishers)],
+  ];
 }
 
 function listing(items, total, none, heads, cells) {

@@ -2,7 +2,7 @@
 
 import { Sparkline, ceiling } from "./charts.js";
 import { byId, h, setText } from "./dom.js";
-import { count, duration, plural, rate, throughput } from "./format.js";
+import { count, duration, percent, plural, rate, throughput } from "./format.js";
 import { brokerVariable } from "./palette.js";
 import { listedBrokers, shownSpan } from "./state.js";
 
@@ -51,19 +51,21 @@ export class BrokerList {
       ]),
     );
     const swatch = h("span", { class: "swatch", "aria-hidden": "true" });
+    const role = h("span", { class: "chip quiet", hidden: true });
+    const used = h("span", { class: "chip", hidden: true });
     const chip = h("span", { class: "chip warn", hidden: true });
     const button = h("button", { type: "button", class: "link" }, id);
     const element = h(
       "tr",
       { class: "pick", onclick: () => this.choose(id) },
-      h("td", {}, h("span", { class: "name" }, swatch, button, chip)),
+      h("td", {}, h("span", { class: "name" }, swatch, button, role, used, chip)),
       h("td", { class: "wide" }, sparkline.element),
       cells.load,
       cells.people,
       cells.sent,
       cells.p95,
     );
-    return { element, sparkline, swatch, chip, ...cells };
+    return { element, sparkline, swatch, role, used, chip, ...cells };
   }
 
   fill(broker, mean, span, top) {
@@ -75,6 +77,13 @@ export class BrokerList {
     row.chip.hidden = !word;
     row.chip.className = `chip ${broker.state === "dead" ? "bad" : "warn"}`;
     setText(row.chip, word);
+    row.role.hidden = !broker.role;
+    setText(row.role, broker.standby ? "standby" : (broker.role ?? ""));
+    const site = broker.sample.site;
+    row.used.hidden = !site;
+    row.used.className = `chip ${STATES[site?.state] ?? "good"}`;
+    setText(row.used, site ? `${site.state} ${percent(Math.max(...METRICS.map((name) => site[name])))}` : "");
+    row.used.title = site ? METRICS.map((name) => `${name} ${percent(site[name])}`).join(", ") : "";
     setText(row.load, throughput(broker.load));
     setText(row.people, count(broker.subscribers));
     setText(row.sent, rate(broker.sample.notifications_per_s));
@@ -88,6 +97,12 @@ function balancing({ on, scheme, shuffle }) {
   const used = [scheme, shuffle].filter((name) => name && name !== "none").map((name) => name.toUpperCase());
   return on && used.length ? `balancing by ${used.join(" and ")}` : "balancing is off";
 }
+
+const METRICS = ["Ui", "Uo", "Um"];
+const STATES = { OVERLOAD: "bad", HIGH: "warn", BUSY: "warn" };
+
+/** The role of a broker in a site; "" if it has none. */
+export const roleWord = ({ role, standby }) => (role ? (standby ? `${role}, standby` : role) : "");
 
 /** The state of a broker; "" if it is alive and accepts subscribers. */
 export function stateWord(broker) {

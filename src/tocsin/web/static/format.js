@@ -17,6 +17,8 @@ export const ratio = (value) => (missing(value) ? NOTHING : twoDecimals.format(v
 export const number = (value) => (missing(value) ? NOTHING : significant.format(value));
 export const rate = (value) => (missing(value) ? NOTHING : (value < 99.95 ? oneDecimal : whole).format(value));
 
+export const percent = (value) => (missing(value) ? NOTHING : `${whole.format(value * 100)} %`);
+
 /** Bytes per second as B/s, kB/s or MB/s. */
 export function throughput(bytes_per_s) {
   if (missing(bytes_per_s)) return NOTHING;
@@ -24,6 +26,9 @@ export function throughput(bytes_per_s) {
   if (bytes_per_s >= 1e3) return `${significant.format(bytes_per_s / 1e3)} kB/s`;
   return `${whole.format(bytes_per_s)} B/s`;
 }
+
+/** A size as B, kB or MB. */
+export const bytes = (size) => throughput(size).replace("/s", "");
 
 /** A duration as ms, s, min or h. */
 export function duration(seconds) {

@@ -17,6 +17,7 @@ import { startTheme } from "./palette.js";
 import { Replay } from "./replay.js";
 import { apply, empty, fromPicture, listedBrokers, servingBrokers } from "./state.js";
 import { Stream } from "./stream.js";
+import { SiteList } from "./sites.js";
 import { SubscriberView } from "./subscriber_view.js";
 import { TopicList } from "./topics.js";
 import { TopicView } from "./topic_view.js";
@@ -64,6 +65,7 @@ const parts = [
   new Feed(),
   new ChannelList((name) => channelView.open(name)),
   new TopicList(chooseTopic),
+  new SiteList(),
   new Legend(),
 ];
 
@@ -77,6 +79,7 @@ function show() {
   topicView.show();
   showHeader();
   if (isReplay) replay.show(state.time_s);
+  if (state.sites) document.title = `Tocsin: site ${state.sites.site}`;
   byId("map-empty").hidden = Boolean(
     state.streets.length ||
     state.people.placed ||

@@ -47,6 +47,7 @@ export function empty() {
     channels: /** @type {Map<string, Record<string, any>>} */ (new Map()),
     cluster: /** @type {Record<string, any>|null} */ (null),
     topics: /** @type {Map<string, Record<string, any>>} */ (new Map()),
+    sites: /** @type {Record<string, any>|null} */ (null),
     emergencies: 0,
   };
 }
@@ -122,6 +123,9 @@ const REDUCERS = /** @type {Record<string, (state: State, row: Row, nowMs: numbe
     broker.subscribers = row.subscribers ?? broker.subscribers;
     broker.sample = row.detail ?? broker.sample;
     broker.loads.add(row.time_s, row.load_bytes_per_s);
+  },
+  sites(state, row) {
+    state.sites = row.detail ?? null;
   },
   balance(state, row) {
     state.balance = {

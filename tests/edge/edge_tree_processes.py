@@ -6,6 +6,7 @@ A process can be killed, restarted and stopped for a while. What it has on disk 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -167,7 +168,7 @@ class NodeProcess:
             del self.disk.batches[batch.publisher, batch.number]
         self.disk.marks = {name: self.retention.mark(name) for name in self.retention.publishers}
 
-    def replay(self, number: int, horizons_us: dict[str, int]) -> None:
+    def replay(self, number: int, horizons_us: Mapping[str, int]) -> None:
         for batch in self.retention.replay(horizons_us):
             rows = self.disk.batches[batch.publisher, batch.number][1]
             self.inner(number, ReadingsArrived(batch.stream, rows, batch.publisher))

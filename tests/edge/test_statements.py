@@ -69,7 +69,8 @@ def test_results_go_to_a_dataset_of_the_name_of_the_query_without_into() -> None
         ("SELECT COUNT(*) AS n FROM Readings GROUP BY WINDOW(ts, '9 seconds', '3 seconds')", {"Readings": 9_000_000}),
         ("SELECT ts, kwh FROM Readings ORDER BY ts", {"Readings": 1}),
         ("SELECT r.ts, a.at FROM Readings r JOIN Alarms a ON r.meter = a.meter AND a.at BETWEEN "
-         "r.ts - INTERVAL 2 SECONDS AND r.ts + INTERVAL 7 SECONDS ORDER BY a.at", {"Readings": 7_000_001, "Alarms": 2_000_001}),
+         "r.ts - INTERVAL 2 SECONDS AND r.ts + INTERVAL 7 SECONDS ORDER BY a.at",
+         {"Readings": 7_000_001, "Alarms": 2_000_001}),
     ],
 )  # fmt: skip
 def test_plan_knows_how_long_a_reading_can_count(select: str, histories_us: dict[str, int]) -> None:

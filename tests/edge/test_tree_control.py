@@ -1,4 +1,4 @@
-"""The tree control: who lives, when a generation starts, where streams enter, and what survives a restart."""
+"""The tree control: leases of nodes, starts of generations, entries of streams, and the state after a restart."""
 
 from __future__ import annotations
 

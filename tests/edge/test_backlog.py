@@ -92,3 +92,35 @@ def test_node_that_computes_too_much_is_overloaded_with_little_memory() -> None:
     assert usage.memory_pct < 1
     assert usage.cpu_pct == pytest.approx(100 * len(PLAN.stages) / (5 * 0.5))
     assert rules.band(usage) is Band.OVERLOADED
+
+
+@pytest.mark.parametrize("destination", ["root", "leaf"])
+def test_operators_leave_a_node_without_waiting_for_its_backlog(destination: str) -> None:
+    """Node `mid` has 20 batches in its inbox and processes none of them before its operators have moved."""
+    mid = EdgeNodeId("mid")
+    tree = Tree({mid: ROOT, LEAF: mid}, ROOT)
+    plan = lay_out(QUERY, {"Readings": [LEAF]}, tree)
+    everything = [stage.operator for stage in plan.stages]
+    city = City(tree, plan, dict.fromkeys(everything, mid), has_inbox=True)
+    for child in (mid, LEAF):
+        city.credit(child)
+    for second in range(20):
+        city.read(LEAF, "Readings", readings((float(second), "a", 1.0, 1)))
+        city.process(LEAF)
+    for _ in range(10):
+        city.carry(LEAF)
+    assert len(city.nodes[mid].dataflow.inbox) == 10
+    move = next(
+        move
+        for node, move in city.possible_moves()
+        if node == mid and move.destination == destination and set(move.operators) == set(everything)
+    )
+    city.order(mid, move)
+    city.deliver(0)
+    while city.links[LEAF]:
+        city.carry(LEAF)
+    while city.messages:
+        city.deliver(0)
+    assert set(city.nodes[EdgeNodeId(destination)].dataflow.running) == set(everything)
+    assert city.moves == 1
+    assert [row[0] for row in city.finish({"Readings": [LEAF]})] == [float(second) for second in range(20)]

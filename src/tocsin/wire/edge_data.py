@@ -4,9 +4,9 @@ Every WebSocket message is one msgpack array, with a tag first. The child opens 
 the first piece for an input it sends `DeclareInput`, so that the operator's name and the schema travel once and each
 piece has a number instead. A batch is an Arrow IPC record batch without its schema.
 
-A child may send while its credit is positive: each message costs its `cost_bytes`, and the parent returns the cost when
-it has processed the pieces. So a slow parent stops its children and never holds more than it granted, plus one message
-for each child.
+A child may send while the pieces it has sent cost less than the last `Credit`; a piece costs the bytes of its columns.
+The parent raises the credit as it processes pieces. So a slow parent stops its children, and never holds more than it
+granted plus one batch for each child.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Compressed(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Credit(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """The child may send this many bytes more."""
+    """The bytes that the child may have sent on this connection in all."""
 
-    size_bytes: int
+    total_bytes: int
 
 
 FromChild = OpenData | DeclareInput | Pieces | Compressed

@@ -80,6 +80,7 @@ class AttachPublisher(FromNode, frozen=True, tag="attach_publisher"):
 
     publisher: str
     stream: str
+    generation: int
 
 
 class SourcePosition(FromNode, frozen=True, tag="source_position"):
@@ -90,9 +91,10 @@ class SourcePosition(FromNode, frozen=True, tag="source_position"):
 
 
 class TransferAnswer(FromNode, frozen=True, tag="transfer_answer"):
-    """The answer to `OrderTransfer`: the transfer began, or `code` says why it did not."""
+    """The answer to `OrderTransfer`: the transfer of these operators began, or `code` says why it did not."""
 
     request: int
+    operators: list[str]
     code: str | None = None
 
 
@@ -126,6 +128,8 @@ class StartGeneration(FromRoot, frozen=True, tag="start_generation"):
     floors_us: dict[str, int]
     publishers: dict[str, str]
     sources: list[PlacedSource]
+    awaited: dict[str, tuple[str, list[str]]] = {}
+    publisher_streams: dict[str, list[str]] = {}
 
 
 class RunGeneration(FromRoot, frozen=True, tag="run_generation"):
@@ -150,6 +154,23 @@ class GrantPublisher(FromRoot, frozen=True, tag="grant_publisher"):
     """This node may acknowledge batches of the publisher from now on."""
 
     publisher: str
+    stream: str
+
+
+class PublisherRejected(FromRoot, frozen=True, tag="publisher_rejected"):
+    """The answer to an `AttachPublisher` that had no effect."""
+
+    publisher: str
+    stream: str
+    code: str
+    reason: str
+
+
+class Rejected(FromRoot, frozen=True, tag="rejected"):
+    """Another message of the node had no effect."""
+
+    code: str
+    reason: str
 
 
 class OrderTransfer(FromRoot, frozen=True, tag="order_transfer"):
@@ -159,4 +180,13 @@ class OrderTransfer(FromRoot, frozen=True, tag="order_transfer"):
 
 
 NodeMessage = Register | Beat | Ready | LinkBroken | AttachPublisher | SourcePosition | TransferAnswer
-RootMessage = StartGeneration | RunGeneration | BeatAnswer | Fenced | GrantPublisher | OrderTransfer
+RootMessage = (
+    StartGeneration
+    | RunGeneration
+    | BeatAnswer
+    | Fenced
+    | GrantPublisher
+    | PublisherRejected
+    | Rejected
+    | OrderTransfer
+)

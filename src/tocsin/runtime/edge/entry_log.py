@@ -114,6 +114,11 @@ class EntryLog:
         """The position of the next record."""
         return self._next
 
+    @property
+    def first_segment_end(self) -> int:
+        """The first position behind the oldest segment; the next position if there is one segment."""
+        return self._starts[1] if len(self._starts) > 1 else self._next
+
     def close(self) -> None:
         for fd in (self._fd, self._lock_fd):
             if fd >= 0:
@@ -158,7 +163,7 @@ class EntryLog:
     def note(self, entries: Sequence[LogEntry], records: Sequence[Record]) -> None:
         """Take written records into the index."""
         for entry, record in zip(entries, records, strict=True):
-            self._next = entry.position + 1
+            self._next = max(self._next, entry.position + 1)
             match record:
                 case Void(publisher):
                     self._forget(publisher)

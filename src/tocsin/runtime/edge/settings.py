@@ -75,14 +75,11 @@ class EdgeSettings(ListenerSettings):
     negotiates: Annotated[bool, "Start rounds of the load balancing protocol. Without it, orders still move operators."] = (
         True
     )
-    idle_s: Annotated[
-        float | None,
-        "After this many seconds without readings of a stream, its watermark here follows the clock, that many seconds "
-        "behind. For readings that carry the present time. Default: never.",
-    ] = None
     publisher_idle_s: Annotated[
-        float, "After this many seconds without a batch, a publisher no longer holds back the watermark of its stream."
-    ] = 60.0
+        float,
+        "After this many seconds without readings, a publisher, or an entry without any, no longer holds back the windows "
+        "of the others.",
+    ] = 15.0
     backlog_bytes: Annotated[int, "Most bytes of accepted readings that wait to be processed here."] = 256 << 20
     lease_s: Annotated[
         float, "Seconds after which a node without an answer of the root stops. Read at every node: use one value."
@@ -106,7 +103,7 @@ class EdgeSettings(ListenerSettings):
         if self.token_file is None and not is_loopback(self.host):
             raise invalid_setting("token_file: a node that other machines can reach needs the secret of the tree")
         positive = ("memory_bytes", "cpu_share", "period_s", "publisher_idle_s", "backlog_bytes", "lease_s", "grace_s")
-        for name in (*positive, "uplink_bytes_per_s", "idle_s"):
+        for name in (*positive, "uplink_bytes_per_s"):
             value = getattr(self, name)
             if value is not None and not 0 < value < 1e15:
                 raise invalid_setting(f"{name}: expected more than 0")

@@ -27,22 +27,24 @@ def compiled(text: str) -> EdgeQuery:
 
 def test_aggregate_is_split_into_parts_that_merge_where_streams_meet() -> None:
     plan = lay_out(compiled(HIGH_USE), {"Readings": LEAVES}, TREE)
-    kinds = [stage.operator.rpartition("-")[2] for stage in plan.stages]
-    parts = ["partial", "partial", "merge", "partial"]
-    assert kinds == ["filter", "map"] * 3 + parts + ["final", "filter", "map", "sort"]
+    entered = [f"HighUse/{kind}@{leaf}" for leaf in LEAVES for kind in ("filter", "map")]
+    parts = ["HighUse/partial@n4", "HighUse/partial@n5", "HighUse/merge@n2", "HighUse/partial@n6"]
+    closing = ["HighUse/final", "HighUse/having", "HighUse/map", "HighUse/sort"]
+    assert [stage.operator for stage in plan.stages] == entered + parts + closing
     assert plan.lateness_us == 10_000_000
     placement = lowest_placement(plan, TREE)
-    assert [placement[OperatorId(f"HighUse/{number}")] for number in ("0-filter", "1-map")] == ["n4", "n4"]
-    assert placement[OperatorId("HighUse/6-partial")] == "n4"
-    assert placement[OperatorId("HighUse/8-merge")] == "n2"
-    assert placement[OperatorId("HighUse/10-final")] == "n1"
+    assert [placement[OperatorId(f"HighUse/{name}")] for name in ("filter@n4", "map@n4")] == ["n4", "n4"]
+    assert placement[OperatorId("HighUse/partial@n4")] == "n4"
+    assert placement[OperatorId("HighUse/merge@n2")] == "n2"
+    assert placement[OperatorId("HighUse/final")] == "n1"
     graph = graph_of([plan])
-    assert set(graph.upstream[OperatorId("HighUse/10-final")]) == {"HighUse/8-merge", "HighUse/9-partial"}
+    assert set(graph.upstream[OperatorId("HighUse/final")]) == {"HighUse/merge@n2", "HighUse/partial@n6"}
 
 
 def test_aggregate_of_one_entry_is_one_operator() -> None:
     plan = lay_out(compiled(HIGH_USE), {"Readings": LEAVES[:1]}, TREE)
-    assert [stage.operator.rpartition("-")[2] for stage in plan.stages][2:] == ["aggregate", "filter", "map", "sort"]
+    names = [stage.operator.removeprefix("HighUse/") for stage in plan.stages]
+    assert names == ["filter@n4", "map@n4", "aggregate", "having", "map", "sort"]
 
 
 def test_only_needed_columns_leave_the_entry() -> None:

@@ -122,7 +122,7 @@ def through_edge_node(batches: list[pa.RecordBatch]) -> Windows:
     events: list[Any] = [ReadingsArrived("Readings", batch) for batch in batches]
     for event in (*events, WatermarkAdvanced("Readings", END_OF_TIME_US)):
         for effect in node.handle(event, 0.0):
-            if isinstance(effect, EmitResult):
+            if isinstance(effect, EmitResult) and effect.batch is not None:
                 columns = effect.batch.to_pydict()
                 for meter, since, total, count in zip(*columns.values(), strict=True):
                     windows[meter, int(since.timestamp())] = (total, count)

@@ -9,6 +9,7 @@ travels [AMI §2.2].
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -24,11 +25,20 @@ from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
 
 
 def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]], tree: Tree) -> QueryPlan:
-    """Make the plan. `entries` gives the nodes at which each stream enters, at least one per stream."""
-    stages: list[Stage] = []
+    """Make the plan. `entries` gives the nodes at which each stream enters, at least one per stream.
 
-    def add(kind: str, spec: Specification, *inputs: OperatorId | Entry) -> OperatorId:
-        operator = OperatorId(f"{query.name}/{len(stages)}-{kind}")
+    The id of an operator says what it does and, if that depends on a node, for which node. The same operator of another
+    tree, with other entries, therefore has the same id.
+    """
+    stages: list[Stage] = []
+    names: Counter[str] = Counter()
+
+    def add(kind: str, spec: Specification, *inputs: OperatorId | Entry, at: EdgeNodeId | None = None) -> OperatorId:
+        name = f"{query.name}/{kind}"
+        place = "" if at is None else f"@{at}"
+        names[name + place] += 1
+        suffix = "" if names[name + place] == 1 else f"-{names[name + place]}"
+        operator = OperatorId(f"{name}{suffix}{place}")
         stages.append(Stage(operator, spec, inputs))
         return operator
 
@@ -38,8 +48,8 @@ def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]], tree:
         for node in entries[side.stream]:
             feeder: OperatorId | Entry = Entry(side.stream, node)
             if side.predicate is not None:
-                feeder = add("filter", Filter(side.predicate), feeder)
-            chains[node] = add("map", Map(side.columns), feeder)
+                feeder = add("filter", Filter(side.predicate), feeder, at=node)
+            chains[node] = add("map", Map(side.columns), feeder, at=node)
         sides.append(chains)
     if query.join is None and query.aggregate is not None and len(sides[0]) > 1:
         last = _split(query.aggregate, sides[0], tree, add)
@@ -49,13 +59,13 @@ def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]], tree:
         if query.residual is not None:
             last = add("filter", Filter(query.residual), last)
         if query.aggregate is not None:
-            last = add("aggregate", query.aggregate, last)
+            last = add(query.aggregate.role.value, query.aggregate, last)
     if query.having is not None:
-        last = add("filter", Filter(query.having), last)
+        last = add("having", Filter(query.having), last)
     last = add("map", Map(query.output), last)
     if query.sort is not None:
         add("sort", query.sort, last)
-    return QueryPlan(query.name, tuple(stages), query.streams, query.lateness_us)
+    return QueryPlan(query.name, tuple(stages), query.streams, query.lateness_us, query.histories_us())
 
 
 def _only(chains: Mapping[EdgeNodeId, OperatorId]) -> OperatorId:
@@ -68,18 +78,18 @@ def _split(
 ) -> OperatorId:
     """Partial aggregates of all chains, merged wherever at least two of them meet on the way to the final one."""
 
-    def in_role(role: AggregateRole, *inputs: OperatorId) -> OperatorId:
-        return add(role.value, replace(spec, role=role), *inputs)
+    def in_role(role: AggregateRole, at: EdgeNodeId | None, *inputs: OperatorId) -> OperatorId:
+        return add(role.value, replace(spec, role=role), *inputs, at=at)
 
     top = tree.lowest_seeing(chains)
 
     def parts_leaving(node: EdgeNodeId) -> list[OperatorId]:
-        parts = [in_role(AggregateRole.PARTIAL, chains[node])] if node in chains else []
+        parts = [in_role(AggregateRole.PARTIAL, node, chains[node])] if node in chains else []
         for child in tree.children[node]:
             parts += parts_leaving(child)
-        return parts if len(parts) < 2 or node == top else [in_role(AggregateRole.MERGING, *parts)]
+        return parts if len(parts) < 2 or node == top else [in_role(AggregateRole.MERGING, node, *parts)]
 
-    return in_role(AggregateRole.FINAL, *parts_leaving(top))
+    return in_role(AggregateRole.FINAL, None, *parts_leaving(top))
 
 
 def prepare(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | QueryRejected:

@@ -7,7 +7,7 @@ their state. `query.py` compiles SQL, `layout.py` makes the plan, `dataflow.py` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pyarrow as pa
@@ -65,6 +65,15 @@ class QueryPlan:
     """The declarations of the streams that the query reads."""
     lateness_us: int
     """Microseconds by which the watermark of an entry stays behind its newest reading."""
+    histories_us: Mapping[str, int] = field(default_factory=dict)
+    """See `history_us`."""
+
+    def history_us(self, stream: str) -> int:
+        """How long after its event time a reading of the stream can count in a result.
+
+        If the result is complete up to a floor, readings with `time + history_us <= floor` are no longer needed.
+        """
+        return self.histories_us[stream]
 
     @property
     def result_of(self) -> OperatorId:

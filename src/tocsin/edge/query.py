@@ -1,11 +1,12 @@
 """`CREATE EDGE QUERY … AS SELECT …`: from text to a compiled query.
 
-    CREATE EDGE QUERY HighUse LATENESS 10 SECONDS AS
+    CREATE EDGE QUERY HighUse LATENESS 10 SECONDS INTO Alerts AS
     SELECT meter, window.start AS since, SUM(kwh) AS total FROM Readings WHERE kwh > 0
     GROUP BY meter, WINDOW(ts, '1 hour', '15 minutes') HAVING SUM(kwh) > 5 ORDER BY since, meter
 
 The SELECT is Spark SQL: Spark returns the same rows for it on the raw readings. A query that an endless stream or a
-small node cannot run is rejected with a code. `LATENESS` bounds how far out of order readings may arrive.
+small node cannot run is rejected with a code. `LATENESS` bounds how far out of order readings may arrive. `INTO` names
+the dataset for the results; without it the dataset has the query's name.
 
 A query is compiled once to an `EdgeQuery`, which does not know the tree. `layout.py` then lays it out for the nodes at
 which its streams enter. This module reads the clauses; `sql_expressions.py` reads their expressions.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
 from itertools import pairwise
@@ -32,7 +33,8 @@ from tocsin.model.duration import parse_duration_s
 from tocsin.model.schema import is_name
 
 _HEADER = re.compile(
-    r"\s*CREATE\s+EDGE\s+QUERY\s+(?P<name>\S+)(?:\s+LATENESS\s+(?P<lateness>.+?))?\s+AS\s+(?P<select>SELECT\b.*?);?\s*",
+    r"\s*CREATE\s+EDGE\s+QUERY\s+(?P<name>\S+)(?:\s+LATENESS\s+(?P<lateness>.+?))?(?:\s+INTO\s+(?P<dataset>\S+))?"
+    r"\s+AS\s+(?P<select>SELECT\b.*?);?\s*",
     re.IGNORECASE | re.DOTALL,
 )
 
@@ -46,6 +48,8 @@ class QueryCode(StrEnum):
     UNBOUNDED = "UNBOUNDED"
     """The result would never be complete or the state would grow for ever: no window, or no bound on a join's time."""
     WRONG_TYPE = "WRONG_TYPE"
+    UNORDERED = "UNORDERED"
+    """A live query whose rows come in no order of time, so that no floor can say which of them exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +86,34 @@ class EdgeQuery:
     output: Output
     sort: SortSpec | None
     streams: Mapping[str, Stream]
+    dataset: str = ""
+    """Where the results go."""
+
+    @property
+    def is_ordered(self) -> bool:
+        """True if results come in order of time: windows as they close, or sorted rows. Live queries must."""
+        return self.aggregate is not None or self.sort is not None
+
+    def histories_us(self) -> dict[str, int]:
+        """For each stream: see `QueryPlan.history_us`."""
+        histories_us: dict[str, int] = {}
+        for number, side in enumerate(self.sides):
+            # A row of the other side may carry the time that decides; it is at most this much newer.
+            partner_us = 0 if self.join is None else max((self.join.before_us, self.join.after_us)[1 - number], 0)
+            size_us = 1 if self.aggregate is None else self.aggregate.size_us
+            histories_us[side.stream] = max(histories_us.get(side.stream, 0), size_us + partner_us)
+        return histories_us
 
 
 def parse_edge_query(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | QueryRejected:
     """Compile a query. `streams` gives the declarations by name; names are not case-sensitive, as in Spark."""
     header = _HEADER.fullmatch(text)
     if header is None or not is_name(header["name"]):
-        return QueryRejected(QueryCode.SYNTAX, "expected CREATE EDGE QUERY name [LATENESS duration] AS SELECT …")
+        expected = "expected CREATE EDGE QUERY name [LATENESS duration] [INTO dataset] AS SELECT …"
+        return QueryRejected(QueryCode.SYNTAX, expected)
+    dataset = header["dataset"] or header["name"]
+    if not is_name(dataset):
+        return QueryRejected(QueryCode.SYNTAX, f"{dataset!r} is not a name")
     lateness_s = 0.0 if header["lateness"] is None else parse_duration_s(header["lateness"].strip("'\" "))
     if lateness_s is None:
         return QueryRejected(QueryCode.SYNTAX, f"{header['lateness']!r} is not a duration")
@@ -97,7 +122,8 @@ def parse_edge_query(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | Qu
     except sqlglot.errors.SqlglotError as error:
         return QueryRejected(QueryCode.SYNTAX, str(error).splitlines()[0])
     try:
-        return _Compiler(select, streams).compile(header["name"], header["select"], round(lateness_s * 1e6))
+        query = _Compiler(select, streams).compile(header["name"], header["select"], round(lateness_s * 1e6))
+        return replace(query, dataset=dataset)
     except QueryError as error:
         code, reason = error.args
         return QueryRejected(QueryCode(code), reason)

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tocsin.edge.operators.contract import batches_of, microseconds, pack, unpack
+from tocsin.edge.operators.contract import BEGINNING_OF_TIME_US, batches_of, microseconds, pack, unpack
 
 _FOLD_ROWS = 8_192
 """Fold when more than this plus twice the folded rows are unfolded: folding then stays a constant share of the work."""
@@ -62,7 +62,12 @@ class WindowAggregate:
         self._unfolded: list[pa.Table] = []
         self._unfolded_rows = 0
         self._earliest_us: int | None = None
+        self._floor_us = BEGINNING_OF_TIME_US
         self.late_rows = 0
+
+    def start_after(self, floor_us: int) -> None:
+        """Windows that end at or before the floor are complete. No role of the operator needs them."""
+        self._floor_us = floor_us
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
         """Add the rows to their windows. Rows without a time belong to no window, as in Spark."""
@@ -74,6 +79,10 @@ class WindowAggregate:
         if batch.num_rows == 0:
             return []
         rows, starts = self._windows(times.to_numpy(zero_copy_only=False))
+        needed = starts + self._size_us > self._floor_us
+        if not needed.all():
+            rows = np.flatnonzero(needed) if rows is None else rows[needed]
+            starts = starts[needed]
         open_ = starts + self._size_us > watermark_us
         late: list[pa.RecordBatch] = []
         if not open_.all():
@@ -88,6 +97,8 @@ class WindowAggregate:
         return late
 
     def _on_parts(self, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
+        if self._floor_us > BEGINNING_OF_TIME_US:
+            batch = batch.filter(pc.greater(pc.add(batch.column(START), self._size_us), self._floor_us))
         is_open = pc.greater(pc.add(batch.column(START), self._size_us), watermark_us)
         late = batch.filter(pc.invert(is_open))
         if late.num_rows < batch.num_rows:

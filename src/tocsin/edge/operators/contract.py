@@ -33,6 +33,9 @@ class Operator(Protocol):
     def delay_us(self) -> int:
         """Microseconds by which the output's watermark stays behind the input's watermark."""
 
+    def start_after(self, floor_us: int) -> None:
+        """Results up to this time exist already: drop what belongs to them, and do not count it as late."""
+
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
         """Process rows of one input; `watermark_us` is the lowest watermark of all inputs."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tocsin.edge.operators.contract import batches_of, microseconds, pack, unpack
+from tocsin.edge.operators.contract import BEGINNING_OF_TIME_US, batches_of, microseconds, pack, unpack
 
 
 class IntervalJoin:
@@ -26,6 +26,9 @@ class IntervalJoin:
     def delay_us(self) -> int:
         """Microseconds by which a partner of an arriving row can be older than the watermark."""
         return max(self._spec.before_us, self._spec.after_us, 0)
+
+    def start_after(self, floor_us: int) -> None:
+        """The operator behind the join drops rows: an old row here may still be the partner of a new one."""
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
         times = microseconds(batch.column(self._spec.times[port]))
@@ -116,10 +119,17 @@ class Sort:
     def __init__(self, spec: SortSpec) -> None:
         self._keys, self._lag_us = spec.keys, spec.lag_us
         self._rows: pa.Table | None = None
+        self._floor_us = BEGINNING_OF_TIME_US
         self.late_rows = 0
+
+    def start_after(self, floor_us: int) -> None:
+        self._floor_us = floor_us
 
     def on_batch(self, port: int, batch: pa.RecordBatch, watermark_us: int) -> list[pa.RecordBatch]:
         times = microseconds(batch.column(self._keys[0]))
+        if self._floor_us > BEGINNING_OF_TIME_US:
+            batch = batch.filter(pc.fill_null(pc.greater_equal(pc.add(times, self._lag_us), self._floor_us), False))
+            times = microseconds(batch.column(self._keys[0]))
         fresh = pc.fill_null(pc.greater_equal(pc.add(times, self._lag_us), watermark_us), False)
         rows = pa.Table.from_batches([batch.filter(fresh)])
         self.late_rows += batch.num_rows - rows.num_rows

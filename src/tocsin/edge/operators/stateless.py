@@ -89,6 +89,9 @@ class Stateless:
     def create(self) -> Self:
         return self
 
+    def start_after(self, floor_us: int) -> None:
+        pass
+
     def on_notify(self, watermark_us: int) -> list[pa.RecordBatch]:
         return []
 

@@ -45,6 +45,8 @@ class LoadMeasure:
 
 MEMORY_ONLY = LoadMeasure()
 """The thesis' own measure [AMI §2.4]."""
+SCARCEST = LoadMeasure(cpu_weight=1.0, network_weight=1.0, combine=Combine.MAXIMUM)
+"""The resource that is closest to its budget. Live nodes use it: a burst shows as a backlog in memory or as CPU."""
 
 
 @dataclass(frozen=True, slots=True)

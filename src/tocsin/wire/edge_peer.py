@@ -69,4 +69,5 @@ _decoder = msgspec.msgpack.Decoder(OpenPeer | PeerRow)
 
 def decode(message: bytes) -> OpenPeer | PeerRow:
     """Raises `msgspec.DecodeError`."""
-    return _decoder.decode(message)
+    decoded: OpenPeer | PeerRow = _decoder.decode(message)
+    return decoded

@@ -133,8 +133,8 @@ def _print_status(reply: dict[str, Any]) -> None:
     titles = ("node", "parent", "state", "memory", "cpu", "network", "inbox", "rows/s", "late", "operators", "address")
     table(titles, [_row(node) for node in reply["nodes"]])
     print()
-    queries = [(query["name"], query["dataset"], query["floor"], query["rows"]) for query in reply["queries"]]
-    table(("query", "dataset", "complete up to", "rows"), [(*query[:2], _time(query[2]), query[3]) for query in queries])
+    queries = [(query["name"], query["dataset"], _time(query["floor"]), query["rows"]) for query in reply["queries"]]
+    table(("query", "dataset", "complete up to", "rows"), queries)
     print(
         f"\ngeneration {reply['generation']} ({'runs' if reply['running'] else 'starts'}), "
         f"{reply['recoveries']} since the start of the root, {reply['outbox']} outbox entries"

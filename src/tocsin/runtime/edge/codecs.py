@@ -149,7 +149,9 @@ def decode_peer_message(row: edge_peer.PeerRow) -> PeerMessage:
         urgent=ReplyUrgency[row.urgent],
         size_pct=row.size_pct,
         transfers=tuple(
-            Transfer(tuple(map(OperatorId, transfer.operators)), EdgeNodeId(transfer.destination), _usage(transfer.usage))
+            Transfer(
+                tuple(map(OperatorId, transfer.operators)), EdgeNodeId(transfer.destination), _usage(transfer.usage)
+            )
             for transfer in row.transfers
         ),
         handover=row.handover,

@@ -1,4 +1,4 @@
-"""Both ends of the control connection: the node's client, the root's links, and the short cut of the root's own node."""
+"""Both ends of the control connection: the node's client, the root's links, and the short cut of the root's node."""
 
 from __future__ import annotations
 
@@ -98,9 +98,7 @@ class LocalControl:
 class ControlLinks:
     """The root's connections to the nodes. The latest registration of a node counts."""
 
-    def __init__(
-        self, receive: Callable[[str, wire.NodeMessage], None], lost: Callable[[str, int], None]
-    ) -> None:
+    def __init__(self, receive: Callable[[str, wire.NodeMessage], None], lost: Callable[[str, int], None]) -> None:
         """`receive` gets each message with its node; `lost` the node and the run whose connection closed."""
         self._receive = receive
         self._lost = lost

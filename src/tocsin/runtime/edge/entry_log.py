@@ -139,7 +139,9 @@ class EntryLog:
             data = path.read_bytes()
             offset = self._load_segment(first, data, is_first=number == 0)
             if offset < len(data) and first != self._starts[-1]:
-                raise EntryLogError(f"{path}: damaged at byte {offset}. Restore the folder, or remove it to lose its data.")
+                raise EntryLogError(
+                    f"{path}: damaged at byte {offset}. Restore the folder, or remove it to lose its data."
+                )
         path = segment_path(self.folder, self._starts[-1])
         self._fd, self._size = os.open(path, os.O_RDWR), offset
         os.ftruncate(self._fd, offset)

@@ -66,9 +66,7 @@ class EntryFeed:
             self._recent_bytes += entry.size_bytes
         self._more.set()
 
-    def start(
-        self, generation: int, horizons_us: Mapping[str, int], sources: Callable[[], Awaitable[None]]
-    ) -> None:
+    def start(self, generation: int, horizons_us: Mapping[str, int], sources: Callable[[], Awaitable[None]]) -> None:
         """Hand in the records above the horizon of their stream. `sources` starts the sources after them."""
         self.stop()
         self.cursor = next(iter(self._log.entries), self._log.end)

@@ -57,7 +57,10 @@ class Channel:
 
     async def run(self, on_message: Callable[[bytes], None]) -> None:
         """Return when the connection is lost or was ended. Whatever `on_message` raises ends it too."""
-        sending, receiving = asyncio.create_task(self._send_queued()), asyncio.create_task(self._receive_all(on_message))
+        sending, receiving = (
+            asyncio.create_task(self._send_queued()),
+            asyncio.create_task(self._receive_all(on_message)),
+        )
         try:
             done, _ = await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
             for task in done:

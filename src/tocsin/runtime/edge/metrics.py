@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -50,7 +50,9 @@ class EdgeMetrics(Collector):
             "generations": ("Generations that started here", node.generations),
         }
         yield from _counters(counters)
-        family = CounterMetricFamily("tocsin_edge_rejections", "Messages and data that the core rejected", labels=["code"])
+        family = CounterMetricFamily(
+            "tocsin_edge_rejections", "Messages and data that the core rejected", labels=["code"]
+        )
         for code, number in sorted(node.rejections.items()):
             family.add_metric([code], number)
         yield family
@@ -70,18 +72,24 @@ class EdgeMetrics(Collector):
             {
                 "result_rows": ("Result rows accepted", sum(root.result_rows.values())),
                 "recoveries": ("Generations started since the start of the root", root.control.recoveries),
-                "published_rows": ("Result rows stored by the data cluster", publisher.published_rows if publisher else 0),
-                "refused_rows": ("Result rows that do not fit their dataset", publisher.refused_rows if publisher else 0),
+                "published_rows": (
+                    "Result rows stored by the data cluster",
+                    publisher.published_rows if publisher else 0,
+                ),
+                "refused_rows": (
+                    "Result rows that do not fit their dataset",
+                    publisher.refused_rows if publisher else 0,
+                ),
                 "publish_failures": ("Failed attempts to publish results", publisher.failures if publisher else 0),
             }
         )
 
 
-def _gauges(values: dict[str, tuple[str, float]]) -> Iterable[Metric]:
+def _gauges(values: Mapping[str, tuple[str, float]]) -> Iterable[Metric]:
     for name, (help_text, value) in values.items():
         yield GaugeMetricFamily(f"tocsin_edge_{name}", help_text, value=value)
 
 
-def _counters(values: dict[str, tuple[str, float]]) -> Iterable[Metric]:
+def _counters(values: Mapping[str, tuple[str, float]]) -> Iterable[Metric]:
     for name, (help_text, value) in values.items():
         yield CounterMetricFamily(f"tocsin_edge_{name}", help_text, value=value)

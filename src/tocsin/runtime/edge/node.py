@@ -125,13 +125,7 @@ class NodeProcess:
         return self.member.generation
 
     def handle(self, event: membership.Event) -> None:
-        now_s = time.monotonic()
-        effects: list[membership.Effect] = []
-        if isinstance(event, membership.InGeneration) and not self.member.may_acknowledge(now_s):
-            # The process may have been stopped for a while: the lease ends before anything else happens.
-            effects += self.member.handle(membership.MemberTimePassed(), now_s)
-        effects += self.member.handle(event, now_s)
-        self._carry_out(effects)
+        self._carry_out(self.member.handle(event, time.monotonic()))
 
     def _in_generation(self, number: int, event: edge_node.Event) -> None:
         self.handle(membership.InGeneration(number, event))
@@ -444,7 +438,7 @@ class NodeProcess:
     def _checked_child(self, node: str, number: int) -> EdgeNodeId:
         """The child that opened a connection of this generation. Raises `TocsinError` for any other connection."""
         generation = self.member.generation
-        if generation is None or generation.number != number or not self.member.may_acknowledge(time.monotonic()):
+        if generation is None or generation.number != number:
             raise TocsinError(Code.IN_USE, f"generation {number} does not run here")
         if generation.tree.parents.get(EdgeNodeId(node)) != self.name:
             raise TocsinError(Code.FORBIDDEN, f"{node} is no child of {self.name}")

@@ -1,4 +1,4 @@
-"""The publishers whose readings enter here over HTTP: grants of the root, repeats, and answers that a crash cannot break.
+"""The publishers whose readings enter here over HTTP: grants of the root, repeats, and answers that survive a crash.
 
 A batch is answered when it is on disk, the root has granted the publisher to this node, and the lease holds. Without a
 publisher's id a batch belongs to `~<node>`, and its numbers are this node's own.

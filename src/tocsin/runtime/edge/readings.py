@@ -21,7 +21,7 @@ _TYPES: dict[str, Any] = {
 
 
 def from_json(body: bytes, stream: Stream) -> pa.RecordBatch:
-    """A JSON array of objects. A column that an object lacks is null; times are ISO 8601, in UTC if they have no zone."""
+    """A JSON array of objects. A missing column is null; times are ISO 8601, in UTC if they have no zone."""
     columns = tuple((column.name, column.type) for column in stream.schema.columns)
     try:
         rows = _decoder(columns).decode(body)

@@ -248,15 +248,10 @@ class RootProcess:
 
     def _results(self, query: str, batches: Iterable[pa.RecordBatch], floor_us: int) -> Results:
         batching = Batching()
-        bodies: list[bytes] = []
-        rows = 0
-        for batch in batches:
-            rows += batch.num_rows
-            for row in batch.to_pylist():
-                if (full := batching.add(msgspec.json.encode(row))) is not None:
-                    bodies.append(b"\n".join(full))
-        if rest := batching.rest():
-            bodies.append(b"\n".join(rest))
+        lines = [msgspec.json.encode(row) for batch in batches for row in batch.to_pylist()]
+        full = [batch for line in lines if (batch := batching.add(line)) is not None]
+        bodies = [b"\n".join(batch) for batch in (*full, batching.rest()) if batch]
+        rows = len(lines)
         return Results(query, self.dataset_of(query), bodies, rows, floor_us)
 
     async def _stored(self, store: Any, value: Any) -> None:
@@ -357,7 +352,7 @@ class RootProcess:
     def dataset_of(self, query: str) -> str:
         if query not in self._datasets:
             compiled = prepare(self.control.state.queries[query], self.control.state.streams)
-            self._datasets[query] = query if isinstance(compiled, QueryRejected) else compiled.dataset or query
+            self._datasets[query] = query if isinstance(compiled, QueryRejected) else compiled.dataset
         return self._datasets[query]
 
     def _published(self, _number: int) -> None:

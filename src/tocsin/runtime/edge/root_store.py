@@ -154,7 +154,7 @@ class RootStore:
     def outbox(self, after: int = 0, limit: int = 100) -> list[OutboxEntry]:
         """The oldest entries behind this number."""
         query = sa.select(_OUTBOX).where(_OUTBOX.c.number > after).order_by(_OUTBOX.c.number).limit(limit)
-        return [OutboxEntry(*row) for row in self._database.rows(query)]
+        return [OutboxEntry(**row._mapping) for row in self._database.rows(query)]
 
     def outbox_size(self) -> int:
         return int(self._database.rows(sa.select(sa.func.count()).select_from(_OUTBOX))[0][0])

@@ -58,7 +58,9 @@ class WatermarkPromise(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def make_app(context: EdgeContext, settings: EdgeSettings, secret: str | None) -> ASGIApp:
-    app = make_application(PART, "Readings enter here; at the root: queries, the tree and transfers.", context, [router])
+    app = make_application(
+        PART, "Readings enter here; at the root: queries, the tree and transfers.", context, [router]
+    )
     metrics_are_open = settings.open_metrics and is_loopback(settings.host)
 
     async def admit(scope: Scope) -> None:
@@ -137,7 +139,9 @@ def _publisher(request: Request) -> tuple[str | None, int | None]:
         return None, None
     is_name = 0 < len(publisher) <= _PUBLISHER_CHARACTERS and publisher.isprintable()
     if not is_name or publisher.startswith(("~", "source:")):
-        raise TocsinError(Code.BAD_REQUEST, "Tocsin-Publisher: expected up to 128 characters, without ~ or source: in front")
+        raise TocsinError(
+            Code.BAD_REQUEST, "Tocsin-Publisher: expected up to 128 characters, without ~ or source: in front"
+        )
     if not number.isascii() or not number.isdigit() or not 0 < int(number) < 2**63:
         raise TocsinError(Code.BAD_REQUEST, "Tocsin-Number: expected a whole number from 1 on, rising with each batch")
     return publisher, int(number)
@@ -173,9 +177,7 @@ async def transfer(request: Request) -> Response:
 
 
 @router.get("/v1/edge/results", response_class=Response)
-async def results(
-    request: Request, after: int = Query(0, ge=0), limit: int = Query(100, ge=1, le=1_000)
-) -> Response:
+async def results(request: Request, after: int = Query(0, ge=0), limit: int = Query(100, ge=1, le=1_000)) -> Response:
     """The results that wait in the outbox. Without a sink they stay there."""
     entries = await _root(request).outbox(after, limit)
     described: list[dict[str, Any]] = [

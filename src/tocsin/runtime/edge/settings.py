@@ -72,13 +72,13 @@ class EdgeSettings(ListenerSettings):
     ] = None
     streams: Annotated[tuple[str, ...], "Streams whose readings enter here over HTTP."] = ()
     period_s: Annotated[float, "Monitoring period T in seconds [AMI §3.3]."] = 5.0
-    negotiates: Annotated[bool, "Start rounds of the load balancing protocol. Without it, orders still move operators."] = (
-        True
-    )
+    negotiates: Annotated[
+        bool, "Start rounds of the load balancing protocol. Without it, orders still move operators."
+    ] = True
     publisher_idle_s: Annotated[
         float,
-        "After this many seconds without readings, a publisher, or an entry without any, no longer holds back the windows "
-        "of the others.",
+        "After this many seconds without readings, a publisher, or an entry without publishers, no longer holds back "
+        "the windows of the others.",
     ] = 15.0
     backlog_bytes: Annotated[int, "Most bytes of accepted readings that wait to be processed here."] = 256 << 20
     lease_s: Annotated[

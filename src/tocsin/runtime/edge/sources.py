@@ -80,7 +80,8 @@ class SourceReader:
         pacing = _Pacing(float(self.spec.options.get("speed", 0)))
         while True:
             try:
-                async for batch, position in self._chunks(position):
+                async for batch, through in self._chunks(position):
+                    position = through
                     if batch is None:
                         self._end()
                         return

@@ -33,4 +33,3 @@ class EdgeNodes:
 
     def addresses(self) -> dict[str, str]:
         return {name: str(child.announcement["address"]) for name, child in self.children.items()}
-

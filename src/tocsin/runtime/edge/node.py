@@ -82,6 +82,7 @@ class NodeProcess:
         self._late_rows = self._bytes_up = 0
         """Of generations and connections that are over."""
         self.rejections: dict[str, int] = {}
+        self._stopping = False
         self.generations = 0
         """Generations started since the start of the process."""
 
@@ -95,6 +96,7 @@ class NodeProcess:
         self._tasks = [asyncio.create_task(_logged(loop)) for loop in loops]
 
     async def stop(self) -> None:
+        self._stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -373,7 +375,7 @@ class NodeProcess:
         )
 
     def _on_link_lost(self, number: int, peer: EdgeNodeId, reason: str) -> None:
-        if number == self._number and self.member.runs:
+        if number == self._number and self.member.runs and not self._stopping:
             logger().warning("a connection of the tree broke", node=self.name, peer=peer, reason=reason)
             self._control.send(edge_link.LinkBroken(number, peer))
 

@@ -128,7 +128,7 @@ class PieceDecoder:
     def decode(self, message: bytes) -> list[Item]:
         try:
             return self._items(_from_child.decode(message))
-        except (msgspec.DecodeError, pa.ArrowException, OSError, KeyError, ValueError) as error:
+        except (msgspec.DecodeError, pa.ArrowException, OSError, EOFError, KeyError, ValueError) as error:
             raise MalformedData(f"{type(error).__name__}: {error}") from None
 
     def _items(self, message: FromChild) -> list[Item]:

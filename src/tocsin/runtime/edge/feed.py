@@ -26,6 +26,8 @@ from tocsin.runtime.http.logs import logger
 
 _READ_BYTES = 4 << 20
 """About this much is read from disk at once."""
+_PART_ROWS = 16_384
+"""Larger batches are handed in as several: while one is processed, no message of a hand-over is."""
 _RECENT_BYTES = 32 << 20
 """Most bytes of stored and not yet handed in batches that are also kept in memory."""
 
@@ -144,6 +146,8 @@ class EntryFeed:
     def _hand_in(self, generation: int, record: Record) -> None:
         match record:
             case Readings(stream, publisher, _, _, data):
-                self._operators.take_readings(generation, stream, decode_batch(data), publisher)
+                batch = decode_batch(data)
+                for first in range(0, batch.num_rows, _PART_ROWS):
+                    self._operators.take_readings(generation, stream, batch.slice(first, _PART_ROWS), publisher)
             case StreamWatermark(stream, watermark_us):
                 self._operators.take_watermark(generation, stream, watermark_us)

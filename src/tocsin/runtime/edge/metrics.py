@@ -48,6 +48,8 @@ class EdgeMetrics(Collector):
             "log_bytes": ("Bytes written to the entry log", node.feed.journal.written_bytes),
             "log_fsyncs": ("Fsyncs of the entry log", node.feed.journal.fsyncs),
             "generations": ("Generations that started here", node.generations),
+            "handovers": ("Hand-overs that this node gave", node.handovers.total),
+            "handover_pause_seconds": ("Seconds for which operators stood still in them", node.handovers.pause_s),
         }
         yield from _counters(counters)
         family = CounterMetricFamily(

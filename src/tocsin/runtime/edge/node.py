@@ -29,7 +29,7 @@ from tocsin.runtime.edge.entry_log import EntryLog, StreamWatermark
 from tocsin.runtime.edge.feed import EntryFeed
 from tocsin.runtime.edge.identity import Identity
 from tocsin.runtime.edge.links import LOST, Accepted
-from tocsin.runtime.edge.measures import CpuBudget, Rates
+from tocsin.runtime.edge.measures import CpuBudget, HandoverLog, Rates
 from tocsin.runtime.edge.peer_links import PeerLinks
 from tocsin.runtime.edge.publishers import Publishers, Rejection, Stored
 from tocsin.runtime.edge.settings import NodeFile
@@ -76,6 +76,7 @@ class NodeProcess:
         self._peers: PeerLinks | None = None
         self._cpu = CpuBudget(settings.cpu_share)
         self._rates = Rates()
+        self.handovers = HandoverLog()
         self._work_event = asyncio.Event()
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -127,7 +128,12 @@ class NodeProcess:
         return self.member.generation
 
     def handle(self, event: membership.Event) -> None:
-        self._carry_out(self.member.handle(event, time.monotonic()))
+        began_s = time.monotonic()
+        effects = self.member.handle(event, began_s)
+        for effect in effects:
+            if isinstance(effect, messages.SendPeerMessage):
+                self.handovers.note(effect.message, began_s, time.monotonic())
+        self._carry_out(effects)
 
     def _in_generation(self, number: int, event: edge_node.Event) -> None:
         self.handle(membership.InGeneration(number, event))
@@ -222,8 +228,12 @@ class NodeProcess:
             self._control.send(edge_link.TransferAnswer(request, [], messages.EdgeCode.UNAVAILABLE.value))
             return
         event = membership.InGeneration(self._number, messages.TransferOrdered(transfer))
-        effects = self.member.handle(event, time.monotonic())
+        began_s = time.monotonic()
+        effects = self.member.handle(event, began_s)
         codes = [effect.code.value for effect in effects if isinstance(effect, messages.RejectPeerMessage)]
+        for effect in effects:
+            if isinstance(effect, messages.SendPeerMessage):
+                self.handovers.note(effect.message, began_s, time.monotonic())
         moved = [] if codes else [str(operator) for operator in transfer.operators]
         self._control.send(edge_link.TransferAnswer(request, moved, codes[0] if codes else None))
         self._carry_out(effects)
@@ -389,6 +399,7 @@ class NodeProcess:
         self._downlinks.clear()
         if self._peers is not None:
             self._peers.close()
+        self.handovers.forget_open()
         self.feed.stop()
         self.sources.stop()
 

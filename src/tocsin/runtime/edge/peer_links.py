@@ -21,7 +21,7 @@ from tocsin.wire import edge_peer as wire
 
 _ATTEMPTS = 5
 _RETRY_S = 0.2
-_MALFORMED = (msgspec.DecodeError, ValueError, KeyError, pa.ArrowException, OSError)
+_MALFORMED = (msgspec.DecodeError, ValueError, KeyError, pa.ArrowException, OSError, EOFError)
 
 
 class PeerLinks:

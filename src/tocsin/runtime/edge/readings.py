@@ -76,7 +76,7 @@ def from_arrow(body: bytes, stream: Stream) -> pa.RecordBatch:
     try:
         table = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
         table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, EOFError) as error:
         raise TocsinError(Code.BAD_REQUEST, f"the body is not an Arrow IPC stream: {error}") from None
     return conform(table, stream)
 

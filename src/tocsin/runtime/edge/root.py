@@ -105,6 +105,7 @@ class RootProcess:
         self._task: asyncio.Task[None] | None = None
         self._request_numbers = count(1)
         self._transfers: dict[int, asyncio.Future[wire.TransferAnswer]] = {}
+        self._noted = 0
         self.refused_results = 0
         """Batches of results of an earlier generation, which are computed again."""
 
@@ -294,6 +295,9 @@ class RootProcess:
                         self.links.send(node, wire.Rejected(code, reason))
 
     def _note_generation(self, generation: Generation) -> None:
+        if generation.number == self._noted:
+            return  # sent again to a node that lost its connection
+        self._noted = generation.number
         logger().info(
             "a generation starts",
             number=generation.number,

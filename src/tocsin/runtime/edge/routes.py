@@ -6,7 +6,7 @@ Every request needs the secret of the tree, except /healthz. A node without a se
 from __future__ import annotations
 
 import hmac
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -190,6 +190,12 @@ async def results(request: Request, after: int = Query(0, ge=0), limit: int = Qu
         for entry in entries
     ]
     return answer({"entries": described})
+
+
+@router.get("/v1/edge/handovers", response_class=Response)
+async def handovers(request: Request) -> Response:
+    """The latest hand-overs that this node gave, oldest first."""
+    return answer({"handovers": [asdict(handover) for handover in _context(request).node.handovers.recent]})
 
 
 # -- connections of other nodes ----------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ a hand-over need not wait until a backlog is processed:
 
 - An operator moves up: its older output may still wait in the taker's inbox, but its next input waits behind that
   output, in the same inbox. The giver sends its queued data after the pieces that it sent before.
-- An operator moves down: the giver takes the data for it out of its inbox and sends it with `Clear`; the taker withdraws
-  what it has not sent up yet. The barrier of the hand-over ensures that nothing else is on the link.
+- An operator moves down: the giver takes the data for it out of its inbox and sends it with `Clear`; the taker
+  withdraws what it has not sent up yet. The barrier of the hand-over ensures that nothing else is on the link.
 - Data that waited for a hand-over is processed at once when the operator starts, before the rest of the inbox.
 """
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tocsin.edge.plan import Stream
-from tocsin.model.edge import EdgeNodeId, OperatorId, Tree, Usage
+from tocsin.model.edge import NOTHING, EdgeNodeId, OperatorId, Tree, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class NodeReport:
     """The state of a node, sent with each beat."""
 
     operators: tuple[OperatorId, ...] = ()
-    usage: Usage = Usage()
+    usage: Usage = NOTHING
     inbox_bytes: int = 0
     rows_per_s: float = 0.0
     late_rows: int = 0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 
 from tocsin.edge.generations import ControlState, Generation, NodeRecord
 from tocsin.edge.layout import lay_out, prepare
 from tocsin.edge.plan import QueryPlan, Stream, graph_of
-from tocsin.edge.query import QueryRejected
+from tocsin.edge.query import EdgeQuery, QueryRejected
 from tocsin.model.edge import EdgeNodeId, OperatorId, Tree
 
 
@@ -88,13 +89,17 @@ def plans_of(
     queries: Iterable[str], streams: Mapping[str, Stream], entries: Mapping[str, tuple[EdgeNodeId, ...]], tree: Tree
 ) -> list[QueryPlan]:
     """The plans of queries that the control has checked."""
-    plans: list[QueryPlan] = []
-    for text in queries:
-        query = prepare(text, streams)
-        if isinstance(query, QueryRejected):
-            raise RuntimeError(f"the control accepted a query and now rejects it: {query.reason}; {text}")
-        plans.append(lay_out(query, entries, tree))
-    return plans
+    declared = tuple(streams.items())
+    return [lay_out(_compiled(text, declared), entries, tree) for text in queries]
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str, streams: tuple[tuple[str, Stream], ...]) -> EdgeQuery:
+    """Compiled once: the same queries are laid out anew for each generation."""
+    query = prepare(text, dict(streams))
+    if isinstance(query, QueryRejected):
+        raise RuntimeError(f"the control accepted a query and now rejects it: {query.reason}; {text}")
+    return query
 
 
 def placement_of(

@@ -6,16 +6,16 @@ and sends `TimePassed` at `deadline_s()`. Every fault leads to the same thing, t
     death, new run or join of a node, lost link, moved publisher, new query
       → StoreControl, SendGeneration to all living nodes → NodeReady from all → SendRun to all
 
-A node is dead when its last beat is older than `lease_s + grace_s`. It has stopped by then: it acts only within `lease_s`
-of the sending time of its last answered beat. A node that was only silent is fenced, and registers again with a higher
-run. Generations that are due together start together, and never more than one a second. After a restart the control
-waits until the known nodes have registered, or their leases have ended, because they may still act in the old generation.
+A node is dead when its last beat is older than `lease_s + grace_s`. It has stopped by then: it acts only within
+`lease_s` of the sending time of its last answered beat. A node that was only silent is fenced, and registers again with a higher
+run. Generations that are due together start together, and never more than one a second. After a restart the
+control waits until the known nodes have registered or their leases have ended: they may still act in the old one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tocsin.edge.generations import ControlState, Generation, NodeRecord, NodeReport, PublisherRecord, SourceRecord
 from tocsin.edge.layout import prepare
@@ -51,7 +51,7 @@ APART_S = 1.0
 @dataclass(slots=True)
 class LivingNode:
     heard_s: float
-    report: NodeReport = NodeReport()
+    report: NodeReport = field(default_factory=NodeReport)
     generation_sent_s: float = 0.0
 
 

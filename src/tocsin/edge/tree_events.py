@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tocsin.edge.generations import ControlState, Generation, NodeReport, SourceSpec
 from tocsin.edge.plan import Stream
@@ -35,7 +35,7 @@ class NodeBeat:
     """The time of the node's own clock, which the answer repeats."""
     generation: int
     """The generation that the node runs; 0 before the first `run`."""
-    report: NodeReport = NodeReport()
+    report: NodeReport = field(default_factory=NodeReport)
 
 
 @dataclass(frozen=True, slots=True)

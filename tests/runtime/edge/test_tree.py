@@ -37,18 +37,50 @@ async def send(publishers: Sequence[KeepingPublisher], first_s: int, batches: in
     return sent
 
 
-def test_readings_over_http_become_window_results(tmp_path: Path) -> None:
+def test_results_are_exact_while_operators_move(tmp_path: Path) -> None:
     async def run() -> None:
-        async with running_tree(tmp_path, CHAIN, ["leaf", "middle"]) as tree:
+        async with running_tree(tmp_path, CHAIN, ["leaf", "middle"], negotiates=False) as tree:
             await tree.until_running(3)
             await tree.apply()
-            await tree.until_running(3, after=1)
+            deployed = await tree.until(lambda status: status["running"] and bool(operators_of(status, "middle")))
             publishers = [KeepingPublisher(tree, "p0", ["leaf"]), KeepingPublisher(tree, "p1", ["middle"])]
-            sent = await send(publishers, 0, 12)
+            sent: list[Reading] = []
+            for number, (operator, destination) in enumerate(
+                [
+                    ("PerMeter/final", "root"),
+                    ("PerMeter/partial@leaf", "middle"),
+                    ("PerMeter/partial@leaf", "leaf"),
+                    ("PerMeter/final", "middle"),
+                    ("Everything/final", "root"),
+                ]
+            ):
+                sent += await send(publishers, 30 * number, 3)
+                moved = await move(tree, operator, destination)
+                assert operator in moved
+                sent += await send(publishers, 30 * number + 15, 3)
+                await tree.until(lambda status, here=destination, held=operator: held in operators_of(status, here))
+            handovers = await tree.client.get(f"{tree.address('middle')}/v1/edge/handovers")
+            assert len(handovers.json()["handovers"]) == 3
             await tree.end(["leaf", "middle"])
             await tree.until_results(expected_rows(sent))
+            assert (await tree.status())["generation"] == deployed["generation"], "a move needs no new generation"
 
     asyncio.run(run())
+
+
+async def move(tree: RunningTree, operator: str, destination: str) -> list[str]:
+    """Order a transfer until it begins. Returns all operators that move."""
+    while True:
+        order = {"operators": [operator], "destination": destination}
+        reply = await tree.client.post(f"{tree.address('root')}/v1/edge/transfers", json=order)
+        if reply.is_success:
+            return list(reply.json()["operators"])
+        assert reply.status_code == 409, reply.text
+        await asyncio.sleep(0.1)
+
+
+def operators_of(status: dict[str, Any], name: str) -> list[str]:
+    return next(node.get("operators", []) for node in status["nodes"] if node["name"] == name)
 
 
 def test_results_are_exact_when_nodes_die_stand_still_or_restart(tmp_path: Path) -> None:

@@ -480,7 +480,7 @@ class NodeProcess:
         )
 
 
-def _text(value: str | float | bool) -> str:
+def _text(value: str | bool | int | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

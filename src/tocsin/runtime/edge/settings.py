@@ -131,7 +131,7 @@ class SourceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stream: str
     kind: str
     location: str
-    options: dict[str, str | float | bool] = {}
+    options: dict[str, str | bool | int | float] = {}
 
 
 class SinkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -215,5 +215,10 @@ def _check(file: NodeFile) -> None:
     for source in file.sources:
         if source.kind not in ("file", "topic"):
             raise invalid_setting(f"[[source]] {source.name}: kind is file or topic, not {source.kind}")
+        if source.kind == "topic" and not source.options.get("topic"):
+            raise invalid_setting(f"[[source]] {source.name}: options need the name of a topic")
+        rows, speed = source.options.get("batch_rows", 1), source.options.get("speed", 0)
+        if not isinstance(rows, int) or rows < 1 or isinstance(speed, str) or speed < 0:
+            raise invalid_setting(f"[[source]] {source.name}: expected batch_rows from 1 on, and speed from 0 on")
     file.secret()
     file.sink_secret()

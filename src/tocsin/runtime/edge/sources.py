@@ -93,14 +93,15 @@ class SourceReader:
                     self.raw_bytes += int(batch.nbytes)
                     self._operators.take_readings(self._generation, self.spec.stream, batch, self.spec.publisher)
                     failures = 0
-            except (OSError, TocsinError, ClientError, pa.ArrowException) as error:
+            except Exception as error:
                 failures += 1
                 if is_worth_logging(failures):
-                    logger().error("a source cannot be read; retrying", source=self.spec.name, reason=str(error))
+                    is_expected = isinstance(error, OSError | TocsinError | ClientError | pa.ArrowException)
+                    trace = None if is_expected else error
+                    logger().error(
+                        "a source cannot be read; retrying", source=self.spec.name, reason=str(error), exc_info=trace
+                    )
                 await asyncio.sleep(_RETRY_S)
-            except Exception as error:
-                logger().error("a source failed", source=self.spec.name, exc_info=error)
-                return
 
     def _end(self) -> None:
         """`at_end = "close"`: no reading of the stream follows here, so that all its windows can close."""
@@ -157,7 +158,7 @@ def _open(path: Path, rows: int) -> Iterator[pa.RecordBatch]:
                 file = pa.ipc.open_file(path)
                 return (file.get_batch(number) for number in range(file.num_record_batches))
             except pa.ArrowInvalid:
-                return iter(pa.ipc.open_stream(path.open("rb")))
+                return iter(pa.ipc.open_stream(pa.OSFile(str(path))))
 
 
 async def read_topic(spec: SourceSpec, stream: Stream, position: int) -> AsyncIterator[Chunk]:

@@ -13,7 +13,9 @@ BATCH = pa.RecordBatch.from_pydict({"meter": ["m1", "m2"], "total": [1.5, 2.25]}
 
 FROM_NODE: list[tuple[edge_link.NodeMessage, str]] = [
     (
-        edge_link.Register("leaf", "root", 7, "http://h:1", ["Readings"], [edge_link.Source("f", "R", "file", "a.csv")]),
+        edge_link.Register(
+            "leaf", "root", 7, "http://h:1", ["Readings"], [edge_link.Source("f", "R", "file", "a.csv")]
+        ),
         '{"type":"register","node":"leaf","parent":"root","run":7,"address":"http://h:1","streams":["Readings"],'
         '"sources":[{"name":"f","stream":"R","kind":"file","location":"a.csv","options":{}}]}',
     ),

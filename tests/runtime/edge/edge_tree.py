@@ -37,7 +37,8 @@ Row = tuple[object, ...]
 
 def json_rows(readings: Iterable[Reading]) -> list[dict[str, Any]]:
     return [
-        {"meter": meter, "ts": (BEGIN + timedelta(seconds=at_s)).isoformat(), "kwh": kwh} for meter, at_s, kwh in readings
+        {"meter": meter, "ts": (BEGIN + timedelta(seconds=at_s)).isoformat(), "kwh": kwh}
+        for meter, at_s, kwh in readings
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,9 @@ def test_restarted_root_continues_with_its_log_floors_and_queries(tmp_path: Path
 def test_arrow_readings_are_accepted(tmp_path: Path) -> None:
     async def check(root: RunningRoot) -> None:
         await root.apply(STREAM + QUERY)
-        table = pa.table({"kwh": [1.0, 2.0], "ts": ["2026-01-01T00:00:01Z", "2026-01-01T00:00:12Z"], "meter": ["a", "a"]})
+        table = pa.table(
+            {"kwh": [1.0, 2.0], "ts": ["2026-01-01T00:00:01Z", "2026-01-01T00:00:12Z"], "meter": ["a", "a"]}
+        )
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
@@ -143,7 +146,13 @@ def test_secret_of_the_tree_opens_everything_but_health(tmp_path: Path) -> None:
         metrics = (await root.client.get("/metrics")).text
         assert "tocsin_edge_generation 1.0" in metrics and "tocsin_edge_nodes_alive 1.0" in metrics
 
-    with_root(tmp_path, check)
+        audited = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+        assert {(line["endpoint"], line["outcome"]) for line in audited} == {
+            ("GET /v1/edge", "unauthenticated"),
+            ("GET /v1/edge/results", "unauthenticated"),
+        }
+
+    with_root(tmp_path, check, audit=str(tmp_path / "audit"))
 
 
 def test_impossible_transfer_is_refused(tmp_path: Path) -> None:

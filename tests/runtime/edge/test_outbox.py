@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -63,10 +63,8 @@ def serving(gateway: UnreliableGateway) -> Iterator[None]:
             pass
 
         def handle(self) -> None:
-            try:
+            with suppress(OSError, ValueError):  # the connection was closed on purpose
                 super().handle()
-            except (OSError, ValueError):  # the connection was closed on purpose
-                pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

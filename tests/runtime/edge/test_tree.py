@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.runtime.edge.edge_tree import (
     KeepingPublisher,
     Reading,

@@ -23,7 +23,7 @@ REFUSED = 1008
 _OPEN_S = 2.0
 _PING_S = 1.0
 _SILENT_S = 10.0
-"""The leases decide who is dead; this only ends connections to machines that vanished."""
+"""The leases decide which nodes are dead; this limit only ends connections to machines that vanished."""
 _REASON_CHARACTERS = 120
 
 LOST = (OSError, TimeoutError, WebSocketException, WebSocketDisconnect, RuntimeError)

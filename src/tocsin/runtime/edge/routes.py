@@ -23,6 +23,7 @@ from tocsin.runtime.edge.root import RootProcess
 from tocsin.runtime.edge.settings import EdgeSettings
 from tocsin.runtime.http.answers import ARROW, JSON, LARGE_BODY_BYTES, answer, read_body, read_json
 from tocsin.runtime.http.application import make_application
+from tocsin.runtime.http.audit import AuditLog, record_request
 from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
 from tocsin.runtime.http.callers import Caller
 from tocsin.runtime.http.open_requests import CALLER
@@ -33,6 +34,8 @@ from tocsin.wire.errors import Code, TocsinError
 PART = "edge node"
 _PUBLISHER_CHARACTERS = 128
 _TREE = Caller("tree", "tree", frozenset({"admin"}))
+_QUIET = frozenset({"/v1/streams/{stream}/readings"})
+"""Not in the audit log when they succeed."""
 router = APIRouter()
 
 
@@ -57,7 +60,9 @@ class WatermarkPromise(msgspec.Struct, forbid_unknown_fields=True):
     """No older reading will enter here. Missing: no reading at all."""
 
 
-def make_app(context: EdgeContext, settings: EdgeSettings, secret: str | None) -> ASGIApp:
+def make_app(
+    context: EdgeContext, settings: EdgeSettings, secret: str | None, audit: AuditLog | None = None
+) -> ASGIApp:
     app = make_application(
         PART, "Readings enter here; at the root: queries, the tree and transfers.", context, [router]
     )
@@ -75,7 +80,10 @@ def make_app(context: EdgeContext, settings: EdgeSettings, secret: str | None) -
     def answered(method: str, status: int) -> None:
         context.metrics.requests.labels(method, str(status)).inc()
 
-    return AuthenticationMiddleware(app, admit, answered, PART)
+    def record(scope: Scope, status: int) -> None:
+        record_request(audit, scope, status, _QUIET)
+
+    return AuthenticationMiddleware(app, admit, answered, PART, audit=record)
 
 
 def _context(connection: HTTPConnection) -> EdgeContext:

@@ -14,6 +14,7 @@ from tocsin.runtime.edge.node import NodeProcess
 from tocsin.runtime.edge.root import RootProcess
 from tocsin.runtime.edge.routes import EdgeContext, make_app
 from tocsin.runtime.edge.settings import NodeFile
+from tocsin.runtime.http.audit import open_audit_log
 from tocsin.runtime.http.bounded_protocols import BoundedWebSocket, make_http_class
 from tocsin.runtime.http.half_open import HalfOpenConnections
 from tocsin.runtime.http.listening import Server, listen, stop_on_signals, url_host
@@ -59,7 +60,8 @@ class EdgeServer:
         scheme = "http" if settings.tls_cert is None else "https"
         self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
         half_open = HalfOpenConnections(settings.half_open, settings.login_s)
-        app = make_app(EdgeContext(node, root, EdgeMetrics(node, root)), settings, secret)
+        audit = open_audit_log(settings, f"edge node {settings.name}")
+        app = make_app(EdgeContext(node, root, EdgeMetrics(node, root)), settings, secret, audit)
         server = Server(
             uvicorn.Config(
                 app,
@@ -100,3 +102,5 @@ class EdgeServer:
                     await root.stop()
                 server.should_exit = True
                 await asyncio.gather(serving, return_exceptions=True)
+                if audit is not None:
+                    await asyncio.to_thread(audit.close)

@@ -1,4 +1,4 @@
-"""The processes of a live tree in memory, as drivers of the pure cores: nodes, the root with the tree control, publishers.
+"""The processes of a live tree in memory, as drivers of the pure cores: nodes, root with tree control, publishers.
 
 A process can be killed, restarted and stopped for a while. What it has on disk survives, unless the disk is lost, too.
 `edge_tree_world.py` gives these processes a clock and a network.
@@ -6,6 +6,7 @@ A process can be killed, restarted and stopped for a while. What it has on disk 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -167,7 +168,7 @@ class NodeProcess:
             del self.disk.batches[batch.publisher, batch.number]
         self.disk.marks = {name: self.retention.mark(name) for name in self.retention.publishers}
 
-    def replay(self, number: int, horizons_us: dict[str, int]) -> None:
+    def replay(self, number: int, horizons_us: Mapping[str, int]) -> None:
         for batch in self.retention.replay(horizons_us):
             rows = self.disk.batches[batch.publisher, batch.number][1]
             self.inner(number, ReadingsArrived(batch.stream, rows, batch.publisher))
@@ -190,12 +191,14 @@ class NodeProcess:
 
     def on_request(self, request: Request) -> None:
         if not self.member.may_acknowledge(self.world.now_s) or not self.member.is_running:
-            return self.world.answer(request, None)
+            self.world.answer(request, None)
+            return
         place = (request.publisher, request.stream)
         if place not in self.granted:
             self.requests[place] = request
             event = control.PublisherAttached(self.node, request.publisher, request.stream, self.member.runs)
-            return self.to_root(event)
+            self.to_root(event)
+            return
         match self.retention.admit(request.publisher, request.number):
             case Admission.STORE:
                 self.world.after(self.world.chance.uniform(0.0, 0.03), self, self.on_fsync, request)
@@ -213,7 +216,8 @@ class NodeProcess:
     def on_fsync(self, request: Request) -> None:
         batch = StoredBatch(request.publisher, request.number, request.stream, newest_us(request.stream, request.batch))
         if not self.retention.store(batch):
-            return self.world.answer(request, None)
+            self.world.answer(request, None)
+            return
         self.disk.batches[batch.publisher, batch.number] = (batch, request.batch)
         self.disk.marks[batch.publisher] = self.retention.mark(batch.publisher)
         self.acknowledge(request)

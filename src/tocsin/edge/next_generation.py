@@ -69,7 +69,7 @@ def next_generation(
         streams=state.streams,
         queries=queries,
         entries=entries,
-        placement=placement_of(plans, tree, present),
+        placement=placement_of(plans, tree, present, state.floors_us),
         floors_us=dict(state.floors_us),
         publishers={name: record.owner for name, record in state.publishers.items()},
         sources={
@@ -103,9 +103,13 @@ def _compiled(text: str, streams: tuple[tuple[str, Stream], ...]) -> EdgeQuery:
 
 
 def placement_of(
-    plans: list[QueryPlan], tree: Tree, present: Mapping[OperatorId, EdgeNodeId]
+    plans: list[QueryPlan], tree: Tree, present: Mapping[OperatorId, EdgeNodeId], started: Collection[str]
 ) -> dict[OperatorId, EdgeNodeId]:
-    """Operators stay where they are as far as streams can still flow upwards. The others start as low as possible."""
+    """Operators stay where they are as far as streams can still flow upwards. The others start as low as possible.
+
+    So do the operators of a query without results (not in `started`): while the tree is still growing, they would stay
+    at the nodes that happened to register first.
+    """
     graph = graph_of(plans)
     lowest = graph.lowest_places(tree)
     placement: dict[OperatorId, EdgeNodeId] = {}
@@ -113,7 +117,7 @@ def placement_of(
         for stage in plan.stages:
             feeding = [placement[feeder] for feeder in graph.upstream[stage.operator]]
             place = tree.lowest_seeing([lowest[stage.operator], *feeding])
-            now_at = present.get(stage.operator)
+            now_at = present.get(stage.operator) if plan.name in started else None
             placement[stage.operator] = now_at if now_at is not None and now_at in tree.path_up(place) else place
     return placement
 

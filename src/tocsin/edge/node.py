@@ -6,7 +6,8 @@ refer to pieces already sent. The same class serves a live process and a simulat
 
 A live node has a bounded inbox (`has_inbox`): data waits there until the driver sends `ProcessNext`, which it does
 while `has_work` and as often as the node's share of the processor allows. A child sends only what `SendCredit` grants;
-entries read only while `has_room`. Without an inbox the node processes everything at once and its parent grants any amount.
+entries read only while `has_room`. Without an inbox the node processes everything at once, and its parent grants any
+amount.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ and sends `TimePassed` at `deadline_s()`. Every fault leads to the same thing, t
       → StoreControl, SendGeneration to all living nodes → NodeReady from all → SendRun to all
 
 A node is dead when its last beat is older than `lease_s + grace_s`. It has stopped by then: it acts only within
-`lease_s` of the sending time of its last answered beat. A node that was only silent is fenced, and registers again with a higher
-run. Generations that are due together start together, and never more than one a second. After a restart the
+`lease_s` of the sending time of its last answered beat. A node that was only silent is fenced, and registers again with
+a higher run. Generations that are due together start together, and never more than one a second. After a restart the
 control waits until the known nodes have registered or their leases have ended: they may still act in the old one.
 """
 

@@ -26,7 +26,7 @@ def stored(log: EntryLog) -> list[tuple[str, int]]:
 
 def test_records_survive_a_restart(tmp_path: Path) -> None:
     log = EntryLog(tmp_path)
-    records = [batch("a", 1, 10, b"one"), batch("b", 1, 20, b"two"), StreamWatermark("R", 30)]
+    records: list[Record] = [batch("a", 1, 10, b"one"), batch("b", 1, 20, b"two"), StreamWatermark("R", 30)]
     write(log, *records)
     log.close()
     log = EntryLog(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def test_results_are_exact_while_operators_move(tmp_path: Path) -> None:
                 moved = await move(tree, operator, destination)
                 assert operator in moved
                 sent += await send(publishers, 30 * number + 15, 3)
-                await tree.until(lambda status, here=destination, held=operator: held in operators_of(status, here))
+                await tree.until(partial(holds, name=destination, operator=operator))
             handovers = await tree.client.get(f"{tree.address('middle')}/v1/edge/handovers")
             assert len(handovers.json()["handovers"]) == 3
             await tree.end(["leaf", "middle"])
@@ -75,6 +76,10 @@ async def move(tree: RunningTree, operator: str, destination: str) -> list[str]:
             return list(reply.json()["operators"])
         assert reply.status_code == 409, reply.text
         await asyncio.sleep(0.1)
+
+
+def holds(status: dict[str, Any], name: str, operator: str) -> bool:
+    return operator in operators_of(status, name)
 
 
 def operators_of(status: dict[str, Any], name: str) -> list[str]:

@@ -118,8 +118,8 @@ class EntryFeed:
         size_bytes = 0
         for position in range(self.cursor, self._log.end):
             entry = self._log.entries.get(position)
-            if entry is not None and entry.newest_us is not None:
-                if entry.newest_us > horizons_us.get(entry.stream, -(2**63)):
+            if entry is not None:
+                if entry.newest_us is not None and entry.newest_us > horizons_us.get(entry.stream, -(2**63)):
                     chunk.append(entry)
                     size_bytes += entry.size_bytes
                 elif not chunk:

@@ -83,6 +83,8 @@ class NodeProcess:
         self._late_rows = self._bytes_up = 0
         """Of generations and connections that are over."""
         self.rejections: dict[str, int] = {}
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called if a loop of the node fails: the process must end then."""
         self._stopping = False
         self.generations = 0
         """Generations started since the start of the process."""
@@ -94,7 +96,7 @@ class NodeProcess:
         self._identity.start_run()
         self._control.start(self._register, self._receive)
         loops = (self._beat(), self._tick(), self._work(), self._periods())
-        self._tasks = [asyncio.create_task(_logged(loop)) for loop in loops]
+        self._tasks = [asyncio.create_task(self._supervise(loop)) for loop in loops]
 
     async def stop(self) -> None:
         self._stopping = True
@@ -104,6 +106,14 @@ class NodeProcess:
         await self._control.stop()
         self._stop_generation()
         await self.feed.close()
+
+    async def _supervise(self, loop: Coroutine[None, None, None]) -> None:
+        try:
+            await loop
+        except Exception as error:
+            logger().error("a loop of the node failed", node=self.name, exc_info=error)
+            self.on_failure()
+            raise
 
     def _register(self) -> edge_link.Register:
         settings = self.file.node
@@ -325,16 +335,13 @@ class NodeProcess:
         return True
 
     def entry_stream(self, name: str) -> Stream:
-        """The declaration of a stream that enters here now. Raises `TocsinError`."""
+        """The declaration of a stream. A stream enters wherever a publisher of it does. Raises `TocsinError`."""
         generation = self.member.generation
         if generation is None or not self.member.runs:
             raise TocsinError(Code.NOT_READY, "this node is joining the tree", retry_after_s=1)
         stream = generation.streams.get(name)
         if stream is None:
             raise TocsinError(Code.NOT_FOUND, f"there is no stream {name}; declare it at the root")
-        if self.name not in generation.entries.get(name, ()):
-            nodes = ", ".join(generation.addresses.get(node, node) for node in generation.entries.get(name, ()))
-            raise TocsinError(Code.NOT_HOME, f"{name} does not enter here, but at {nodes}")
         if self.feed.waiting_bytes > self.file.node.backlog_bytes:
             raise TocsinError(Code.BACKLOGGED, "too many readings wait here: send less", retry_after_s=2)
         return stream
@@ -482,11 +489,3 @@ class NodeProcess:
 
 def _text(value: str | bool | int | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-async def _logged(loop: Coroutine[None, None, None]) -> None:
-    try:
-        await loop
-    except Exception as error:
-        logger().error("a loop of the node failed", exc_info=error)
-        raise

@@ -18,6 +18,7 @@ from tocsin.edge.plan import Stream
 from tocsin.runtime.edge.entry_journal import EntryJournal
 from tocsin.runtime.edge.entry_log import Readings, encode_batch
 from tocsin.runtime.edge.readings import newest_us
+from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, TocsinError
 
 _GRANT_S = 15.0
@@ -75,8 +76,11 @@ class Publishers:
 
     def keep(self, publishers: frozenset[str], stored: frozenset[str]) -> None:
         """Forget the batches and grants of all other publishers. `stored`: the publishers in the log."""
-        for publisher in stored - publishers:
+        voided = sorted(stored - publishers)
+        for publisher in voided:
             self._journal.void(publisher)
+        if voided:
+            logger().info("other nodes own publishers whose batches are here", publishers=voided[:20])
         self._granted = {key for key in self._granted if key[0] in publishers}
 
     # -- batches -------------------------------------------------------------------------------------------------------

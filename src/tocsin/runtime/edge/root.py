@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -101,6 +101,9 @@ class RootProcess:
         self._requests: list[_Request] = []
         self._pending: dict[str, _Pending] = {}
         self._datasets: dict[str, str] = {}
+        """Text of a query → where its results go."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called if the loop of the tree control fails: the process must end then."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._request_numbers = count(1)
@@ -172,6 +175,7 @@ class RootProcess:
             await self._run()
         except Exception as error:
             logger().error("the tree control failed", exc_info=error)
+            self.on_failure()
             raise
 
     async def _run(self) -> None:
@@ -228,6 +232,9 @@ class RootProcess:
         """Store the results that are due, one query at a time: each may lead to the next generation."""
         now_s = time.monotonic()
         for query, pending in list(self._pending.items()):
+            if query not in self.control.state.queries:
+                del self._pending[query]  # it was dropped
+                continue
             due_s = pending.due_s()
             if due_s is None or due_s > now_s or pending.watermark_us is None:
                 continue
@@ -238,7 +245,7 @@ class RootProcess:
                 continue
             batches, floor_us, pending.complete, pending.watermark_us = pending.complete, pending.watermark_us, [], None
             pending.accepted_s = now_s
-            results = self._results(query, batches, floor_us)
+            results = await asyncio.to_thread(_results, query, self.dataset_of(query), batches, floor_us)
             await self._stored(self.store.accept, [results])
             self.result_rows[query] = self.result_rows.get(query, 0) + results.rows
             self.outbox_size += len(results.batches)
@@ -246,14 +253,6 @@ class RootProcess:
             await self._carry_out([(effect, "", None) for effect in effects])
             if self.publisher is not None and results.batches:
                 self.publisher.wake()
-
-    def _results(self, query: str, batches: Iterable[pa.RecordBatch], floor_us: int) -> Results:
-        batching = Batching()
-        lines = [msgspec.json.encode(row) for batch in batches for row in batch.to_pylist()]
-        full = [batch for line in lines if (batch := batching.add(line)) is not None]
-        bodies = [b"\n".join(batch) for batch in (*full, batching.rest()) if batch]
-        rows = len(lines)
-        return Results(query, self.dataset_of(query), bodies, rows, floor_us)
 
     async def _stored(self, store: Any, value: Any) -> None:
         """Retry until the database has stored the value: nothing may happen before that."""
@@ -354,10 +353,11 @@ class RootProcess:
     # -- what the routes show ------------------------------------------------------------------------------------------
 
     def dataset_of(self, query: str) -> str:
-        if query not in self._datasets:
-            compiled = prepare(self.control.state.queries[query], self.control.state.streams)
-            self._datasets[query] = query if isinstance(compiled, QueryRejected) else compiled.dataset
-        return self._datasets[query]
+        text = self.control.state.queries[query]
+        if text not in self._datasets:
+            compiled = prepare(text, self.control.state.streams)
+            self._datasets[text] = query if isinstance(compiled, QueryRejected) else compiled.dataset
+        return self._datasets[text]
 
     def _published(self, _number: int) -> None:
         self.outbox_size -= 1
@@ -418,3 +418,11 @@ class RootProcess:
 def _error(rejection: events.RejectRequest) -> TocsinError:
     code = _CODES.get(rejection.code, Code.BAD_SQL)
     return TocsinError(code, f"{rejection.code}: {rejection.reason}")
+
+
+def _results(query: str, dataset: str, batches: Iterable[pa.RecordBatch], floor_us: int) -> Results:
+    batching = Batching()
+    lines = [msgspec.json.encode(row) for batch in batches for row in batch.to_pylist()]
+    full = [batch for line in lines if (batch := batching.add(line)) is not None]
+    bodies = [b"\n".join(batch) for batch in (*full, batching.rest()) if batch]
+    return Results(query, dataset, bodies, len(lines), floor_us)

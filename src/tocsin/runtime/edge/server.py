@@ -30,12 +30,17 @@ class EdgeServer:
         self.file = file
         self._ready = ready
         self._stop = asyncio.Event()
+        self._failed = False
         self.address = ""
         self.node: NodeProcess
         self.root: RootProcess | None = None
 
     def stop(self) -> None:
         """Begin to stop the server. Call it from the loop's thread."""
+        self._stop.set()
+
+    def _fail(self) -> None:
+        self._failed = True
         self._stop.set()
 
     async def run(self) -> None:
@@ -57,6 +62,9 @@ class EdgeServer:
         except BaseException:
             listening.close()
             raise
+        node.on_failure = self._fail
+        if root is not None:
+            root.on_failure = self._fail
         scheme = "http" if settings.tls_cert is None else "https"
         self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
         half_open = HalfOpenConnections(settings.half_open, settings.login_s)
@@ -104,3 +112,5 @@ class EdgeServer:
                 await asyncio.gather(serving, return_exceptions=True)
                 if audit is not None:
                     await asyncio.to_thread(audit.close)
+        if self._failed:
+            raise TocsinError(Code.INTERNAL, "the edge node failed; the log has the traceback")

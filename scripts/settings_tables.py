@@ -13,6 +13,7 @@ from pathlib import Path
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
+from tocsin.runtime.edge.settings import EdgeSettings
 from tocsin.runtime.http.settings import Setting, settings_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
@@ -22,7 +23,7 @@ HEAD = "| setting | default | meaning |\n|---|---|---|\n"
 def tables() -> dict[str, str]:
     """Marker -> table."""
     made: dict[str, str] = {}
-    for kind in (ClusterProcessSettings, BrokerSettings, CoordinatorSettings):
+    for kind in (ClusterProcessSettings, BrokerSettings, CoordinatorSettings, EdgeSettings):
         for setting in settings_of(kind):
             marker = ".".join((kind.section, *setting.path))
             made[marker] = made.get(marker, HEAD) + f"| `{setting.name}` | {default(setting)} | {setting.help} |\n"

@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime/http": {"model", "wire"},
     "runtime/broker": {"runtime/http", "client", "segments", *_CORES},
     "runtime/coordinator": {"runtime/http", "database", *_CORES},
+    "runtime/edge": {"runtime/http", "database", "client", "segments", *_CORES},
     "runtime/stack": {"runtime/http", "runtime/coordinator", "model", "wire"},
     "sim": {"client", "cluster/sql", *_CORES},
     "client": {"model", "wire", "coords"},
@@ -92,13 +93,13 @@ def test_only_the_spark_folder_and_the_evidence_import_pyspark() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_broker_and_coordinator_processes_do_not_import_each_other() -> None:
-    pair = {"runtime/broker", "runtime/coordinator"}
+def test_processes_of_broker_coordinator_and_edge_do_not_import_each_other() -> None:
+    processes = {"runtime/broker", "runtime/coordinator", "runtime/edge"}
     wrong = [
         f"{_name(path)}:{line} imports {_name(imported)}"
         for path in _modules()
         for line, imported in _own_imports(path)
-        if {_process(path), _process(imported)} == pair
+        if _process(path) != _process(imported) and {_process(path), _process(imported)} <= processes
     ]
     assert not wrong, "\n".join(wrong)
 

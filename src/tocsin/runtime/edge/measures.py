@@ -1,0 +1,87 @@
+"""What a node measures of itself: its share of the processor, the rate of its rows, and its hand-overs."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from tocsin.edge.messages import MessageType, PeerMessage
+from tocsin.model.edge import EdgeNodeId, OperatorId
+
+_RECENT = 1_000
+_BURST_S = 0.1
+_RATE_S = 3.0
+
+
+class CpuBudget:
+    """A share of one core. A node that used more waits until the time has passed that its work may take."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._free_s = 0.0
+
+    def spend(self, cpu_s: float, now_s: float) -> float:
+        """Count processor time. Returns how many seconds to wait before further work."""
+        self._free_s = max(self._free_s, now_s - _BURST_S) + cpu_s / self._share
+        return max(0.0, self._free_s - now_s)
+
+
+class Rates:
+    """Rows per second, over the last seconds."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._samples: list[tuple[float, int]] = [(time.monotonic(), 0)]
+
+    def count(self, rows: int) -> None:
+        self.total += rows
+
+    def per_s(self, now_s: float) -> float:
+        self._samples.append((now_s, self.total))
+        while len(self._samples) > 2 and self._samples[1][0] <= now_s - _RATE_S:
+            del self._samples[0]
+        since_s, before = self._samples[0]
+        return (self.total - before) / (now_s - since_s) if now_s > since_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A hand-over that this node gave and that the taker accepted."""
+
+    operators: tuple[OperatorId, ...]
+    taker: EdgeNodeId
+    state_bytes: int
+    pause_s: float
+    """From freezing the operators to sending `Clear`, which lets the taker run them."""
+
+
+class HandoverLog:
+    """The latest hand-overs that this node gave."""
+
+    def __init__(self) -> None:
+        self.recent: deque[Handover] = deque(maxlen=_RECENT)
+        self.total = 0
+        self.pause_s = 0.0
+        """Summed over all hand-overs."""
+        self._open: dict[tuple[EdgeNodeId, int], tuple[PeerMessage, float]] = {}
+
+    def note(self, message: PeerMessage, began_s: float, now_s: float) -> None:
+        """A message to a neighbour: the request of a hand-over, or its end."""
+        if message.handover is None:
+            return
+        key = (message.receiver, message.handover)
+        if message.type is MessageType.OP_OFFER_TRANSFER_REQUEST:
+            self._open.setdefault(key, (message, began_s))
+        elif message.type is MessageType.CLEAR and key in self._open:
+            request, since_s = self._open.pop(key)
+            operators = tuple(parcel.operator for parcel in request.parcels)
+            size_bytes = sum(len(parcel.state) for parcel in request.parcels)
+            handover = Handover(operators, message.receiver, size_bytes, now_s - since_s)
+            self.recent.append(handover)
+            self.total += 1
+            self.pause_s += handover.pause_s
+
+    def forget_open(self) -> None:
+        """A new generation starts."""
+        self._open.clear()

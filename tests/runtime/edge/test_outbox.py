@@ -1,0 +1,114 @@
+"""The outbox publishes every result once, also if the gateway refuses, loses its answer or is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tests.runtime.edge.edge_root import running_root
+from tests.runtime.edge.test_http import FIRST, LATER, QUERY, STREAM, WINDOW
+
+
+class UnreliableGateway:
+    """Stores batches by their Idempotency-Key, as the data cluster does, and fails on order."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, list[Any]] = {}
+        self.datasets: list[str] = []
+        self.faults = ["unavailable", "answer lost"]
+        """What happens to the next requests."""
+        self.requests = 0
+        self.url = ""
+
+    def rows(self) -> list[Any]:
+        return [row for rows in self.stored.values() for row in rows]
+
+
+@contextmanager
+def serving(gateway: UnreliableGateway) -> Iterator[None]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            gateway.requests += 1
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            fault = gateway.faults.pop(0) if gateway.faults else None
+            if fault == "unavailable":
+                self._answer(503, {"error": {"code": "not_ready", "message": "starting"}})
+                return
+            key = self.headers["Idempotency-Key"]
+            replayed = key in gateway.stored
+            gateway.stored.setdefault(key, [json.loads(line) for line in body.splitlines()])
+            gateway.datasets.append(self.path.split("/")[3])
+            if fault == "answer lost":
+                self.close_connection = True
+                self.connection.close()
+                return
+            self._answer(200, {"accepted": len(gateway.stored[key]), "refused_total": 0, "replayed": replayed})
+
+        def _answer(self, status: int, content: dict[str, Any]) -> None:
+            data = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def handle(self) -> None:
+            with suppress(OSError, ValueError):  # the connection was closed on purpose
+                super().handle()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    gateway.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_results_reach_the_gateway_once_through_its_faults(tmp_path: Path) -> None:
+    async def run(gateway: UnreliableGateway) -> None:
+        async with running_root(tmp_path, f'[sink]\ngateway = "{gateway.url}"\n') as root:
+            await root.apply(STREAM + QUERY)
+            await root.publish([{**FIRST, "kwh": 1.75}])
+            await root.publish([LATER])
+            await root.end()
+            await root.until(lambda status: status["queries"][0]["rows"] == 2 and status["outbox"] == 0)
+
+    gateway = UnreliableGateway()
+    with serving(gateway):
+        asyncio.run(run(gateway))
+    assert [row["total"] for row in gateway.rows()] == [1.75, 4.0] and gateway.rows()[0] == WINDOW
+    assert gateway.requests >= 3 and set(gateway.datasets) == {"Uses"}
+
+
+def test_results_wait_for_the_gateway_across_a_restart(tmp_path: Path) -> None:
+    async def before(sink: str) -> None:
+        async with running_root(tmp_path, sink) as root:
+            await root.apply(STREAM + QUERY)
+            await root.publish([{**FIRST, "kwh": 1.75}])
+            await root.publish([LATER])
+            await root.until(lambda status: status["outbox"] == 1)
+
+    async def after(sink: str) -> None:
+        async with running_root(tmp_path, sink) as root:
+            await root.until(lambda status: status["outbox"] == 0)
+
+    asyncio.run(before('[sink]\ngateway = "http://127.0.0.1:9"\n'))
+    gateway = UnreliableGateway()
+    with serving(gateway):
+        asyncio.run(after(f'[sink]\ngateway = "{gateway.url}"\n'))
+    assert gateway.rows() == [WINDOW]

@@ -27,7 +27,7 @@ from tocsin.edge.placement import OperatorPlacement, OperatorSelection
 from tocsin.edge.rounds import Collecting, Timing
 from tocsin.model.edge import EdgeNodeId, OperatorId
 from tocsin.policies.operators.transfer import TransferRules
-from tocsin.sim.edge.tree import SizedHost
+from tocsin.sim.edge.host import SizedHost
 
 RULES = TransferRules()
 AT_ONCE = Timing(0.0, 0.0, 0.0)

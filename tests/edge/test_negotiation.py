@@ -25,7 +25,7 @@ from tocsin.edge.placement import OperatorPlacement, OperatorSelection
 from tocsin.edge.rounds import Collecting, Timing
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
 from tocsin.policies.operators.transfer import ReplyUrgency
-from tocsin.sim.edge.tree import SizedHost
+from tocsin.sim.edge.host import SizedHost
 
 TOP, MIDDLE, BOTTOM = EdgeNodeId("n0"), EdgeNodeId("n1"), EdgeNodeId("n2")
 A = OperatorId("A")

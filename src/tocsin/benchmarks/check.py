@@ -72,7 +72,11 @@ SHORT_FORMS = (
         (Bar("ratio_p50_nats", at_most=2.0), Bar("ratio_rate_nats", at_least=0.5)),
     ),
     ShortForm("sessions", ("--sessions", "2000"), (Bar("kib_per_session", at_most=12.0),)),
-    ShortForm("edge", ("--readings", "100000", "--repeat", "1"), (Bar("ratio", at_least=1.0),)),
+    ShortForm(
+        "edge",
+        ("--readings", "100000", "--repeat", "3"),
+        (Bar("ratio_bytewax_rows", at_least=1.0), Bar("ratio_arrow", at_least=0.5)),
+    ),
     ShortForm(
         "partition", ("--topics", "2000", "--repeats", "3"), (Bar("plan_s_p50", at_most=2.0, per_reference=True),)
     ),

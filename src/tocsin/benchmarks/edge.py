@@ -1,162 +1,100 @@
 """`tocsin bench edge`: filter → window aggregate on one edge node.
 
-Timed: CPU seconds of this process, all its threads, for an edge node that takes its readings as Arrow batches from
-memory. The cost of making Arrow batches from Python tuples first is measured too (`from_rows_tuples_per_cpu_s`).
-Compared with: bytewax, which takes the same readings as Python tuples from memory, in the same run.
-Checked by: bytewax. The windows of both engines must be equal before any figure is printed.
-Prints: readings per CPU second of the edge node, of the edge node from tuples and of bytewax, and the ratios.
+Timed: CPU seconds of this process, all its threads, from readings in memory to a dictionary of windows: for an edge
+node that gets the readings as Python tuples and makes Arrow batches of them, and for one that gets Arrow batches.
+Compared with: bytewax, from the same tuples; DuckDB and Arrow's own functions, from the same Arrow batches. Each engine
+has one thread and the same batches. All engines run once before (in turn, on a part of the readings), and then in
+turn in every round, in another order each time.
+Checked by: all of them. The windows of all engines must be equal in every round.
+Prints: readings per CPU second of each engine, the ratios (the median over the rounds of edge node ÷ peer in the same
+round, and the lowest and highest), and the versions.
 """
 
 from __future__ import annotations
 
+import gc
+import platform
 import statistics
 import time
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
 
-from tocsin.benchmarks.shared.harness import command, timed
+from tocsin.benchmarks.shared.harness import announce, command, timed
+from tocsin.benchmarks.shared.window_engines import (
+    BATCH_ROWS,
+    Windows,
+    make_readings,
+    through_arrow,
+    through_arrow_at_once,
+    through_bytewax,
+    through_duckdb,
+    through_edge_node,
+    through_edge_node_from_rows,
+)
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-BATCH_ROWS = 4_096
-"""Readings in a batch of the edge node, and in a batch of bytewax's source."""
-METERS = 500
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-WINDOW_S = 60
-LATENESS_S = 10
-LEAST_KWH = 0.25
-QUERY = """
-CREATE EDGE QUERY Use LATENESS 10 SECONDS AS
-SELECT meter, window.start AS since, SUM(kwh) AS total, COUNT(*) AS readings
-FROM Readings WHERE kwh > 0.25 GROUP BY meter, WINDOW(ts, '60 seconds')
-"""
-"""Repeats the three numbers above; a difference would fail the comparison of the windows."""
-Readings = list[tuple[datetime, str, float]]
-"""(time, meter, kWh)."""
-Windows = dict[tuple[str, int], tuple[float, int]]
-"""(meter, window start in seconds) → (total, readings)."""
+WARM_UP_BATCHES = 10
+RATIOS = {
+    "ratio_bytewax_rows": ("edge_from_rows", "bytewax"),
+    "ratio_bytewax_batches": ("edge", "bytewax"),
+    "ratio_arrow": ("edge", "arrow"),
+    "ratio_arrow_at_once": ("edge", "arrow_at_once"),
+    "ratio_duckdb": ("edge", "duckdb"),
+}
+"""The first is like for like: both engines get Python tuples. `ratio_bytewax_batches` leaves our conversion out."""
+Engines = Mapping[str, Callable[[], Windows]]
 
 
 def edge(
     readings: Annotated[int, typer.Option(min=1_000, help="How many readings each engine gets.")] = 500_000,
-    repeat: Annotated[int, typer.Option(min=1, help="Rounds; the median of each engine counts.")] = 3,
+    repeat: Annotated[int, typer.Option(min=1, help="Rounds, in each of which every engine runs once.")] = 5,
 ) -> dict[str, Any]:
     """Measure an edge node: readings per CPU second through a filter and a window aggregate."""
     rows, batches = make_readings(readings)
-    rounds = [measure(rows, batches) for _ in range(repeat)]
-    edge_rate, rows_rate, bytewax_rate = (
-        readings / statistics.median_high(cpu_s) for cpu_s in zip(*(cpu_s for _, cpu_s in rounds), strict=True)
-    )
+    run_round(engines_for(rows[: WARM_UP_BATCHES * BATCH_ROWS], batches[:WARM_UP_BATCHES]), 0)
+    rounds = [run_round(engines_for(rows, batches), number) for number in range(repeat)]
+    cpu_s = [seconds for _, seconds, _ in rounds]
+    figures: dict[str, Any] = {"readings": readings, "rounds": repeat, "windows": rounds[0][0]}
+    for ratio, (ours, peer) in RATIOS.items():
+        ratios = [seconds[peer] / seconds[ours] for seconds in cpu_s]
+        figures[ratio] = round(statistics.median(ratios), 3)
+        figures[f"{ratio.replace('ratio', 'ratios')}"] = [round(min(ratios), 3), round(max(ratios), 3)]
+    for engine in cpu_s[0]:
+        figures[f"{engine}_per_cpu_s"] = round(readings / statistics.median(seconds[engine] for seconds in cpu_s))
+    packages = {package: version(package) for package in ("bytewax", "duckdb", "pyarrow", "numpy")}
+    figures["versions"] = {"python": platform.python_version(), **packages}
+    figures["correct"] = all(is_equal for _, _, is_equal in rounds)
+    return figures
+
+
+register = command(edge, needs=("bytewax", "duckdb"))
+
+
+def engines_for(rows: Any, batches: Any) -> Engines:
     return {
-        "readings": readings,
-        "rounds": repeat,
-        "windows": rounds[0][0],
-        "tuples_per_cpu_s": round(edge_rate),
-        "from_rows_tuples_per_cpu_s": round(rows_rate),
-        "bytewax_tuples_per_cpu_s": round(bytewax_rate),
-        "ratio": round(edge_rate / bytewax_rate, 2),
-        "from_rows_ratio": round(rows_rate / bytewax_rate, 2),
+        "edge": lambda: through_edge_node(batches),
+        "arrow": lambda: through_arrow(batches),
+        "arrow_at_once": lambda: through_arrow_at_once(batches),
+        "duckdb": lambda: through_duckdb(batches),
+        "edge_from_rows": lambda: through_edge_node_from_rows(rows),
+        "bytewax": lambda: through_bytewax(rows),
     }
 
 
-register = command(edge, needs=("bytewax",))
-
-
-def measure(rows: Readings, batches: list[pa.RecordBatch]) -> tuple[int, tuple[float, float, float]]:
-    """Count of windows, and CPU seconds of edge node, edge node from tuples, bytewax. Raises if the windows differ."""
-    chunks = [rows[first : first + BATCH_ROWS] for first in range(0, len(rows), BATCH_ROWS)]
-    ours, ours_s = timed(lambda: through_edge_node(batches), time.process_time)
-    converted, converted_s = timed(lambda: through_edge_node([as_batch(chunk) for chunk in chunks]), time.process_time)
-    theirs, theirs_s = timed(lambda: through_bytewax(rows), time.process_time)
-    if not ours == converted == theirs:
-        differing = {key for key in ours.keys() | theirs.keys() if ours.get(key) != theirs.get(key)}
-        raise RuntimeError(f"{len(differing)} of {len(ours)} windows differ, as {sorted(differing)[:3]}")
-    return len(ours), (ours_s, converted_s, theirs_s)
-
-
-def make_readings(count: int) -> tuple[Readings, list[pa.RecordBatch]]:
-    """The same readings as tuples and as Arrow batches, up to 5 s out of order."""
-    import numpy as np
-
-    rng = np.random.default_rng(8)
-    seconds = np.arange(count) / 1_000 + rng.uniform(0, 5, count)
-    numbers = rng.integers(METERS, size=count)
-    kwh = rng.integers(0, 17, size=count) / 8  # eighths: sums do not depend on the order of addition
-    start = datetime(2026, 1, 1, tzinfo=UTC)
-    rows = [
-        (start + timedelta(seconds=float(at)), f"meter-{number:05d}", float(value))
-        for at, number, value in zip(seconds, numbers, kwh, strict=True)
-    ]
-    return rows, [as_batch(rows[first : first + BATCH_ROWS]) for first in range(0, count, BATCH_ROWS)]
-
-
-def as_batch(rows: Readings) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    times, meters, values = zip(*rows, strict=True)
-    columns = [pa.array(times, pa.timestamp("us", "UTC")), pa.array(meters), pa.array(values)]
-    return pa.RecordBatch.from_arrays(columns, names=["ts", "meter", "kwh"])
-
-
-def through_edge_node(batches: list[pa.RecordBatch]) -> Windows:
-    """A whole edge node, as it runs live: compile, read, aggregate, emit."""
-    from tocsin.edge.layout import lay_out, lowest_placement, prepare
-    from tocsin.edge.node import EdgeNode, EmitResult, ReadingsArrived, WatermarkAdvanced
-    from tocsin.edge.operators.contract import END_OF_TIME_US
-    from tocsin.edge.plan import Stream
-    from tocsin.edge.query import QueryRejected
-    from tocsin.model.edge import EdgeNodeId, Tree
-    from tocsin.model.schema import Schema
-
-    stream = Stream(Schema.of(ts="TIMESTAMP", meter="STRING", kwh="DOUBLE"), "ts")
-    query = prepare(QUERY, {"Readings": stream})
-    if isinstance(query, QueryRejected):
-        raise RuntimeError(query.reason)
-    tree = Tree({}, EdgeNodeId("alone"))
-    plan = lay_out(query, {"Readings": [tree.root]}, tree)
-    node = EdgeNode(tree.root, tree, [plan], lowest_placement(plan, tree), memory_bytes=1 << 30)
-    windows: Windows = {}
-    events: list[Any] = [ReadingsArrived("Readings", batch) for batch in batches]
-    for event in (*events, WatermarkAdvanced("Readings", END_OF_TIME_US)):
-        for effect in node.handle(event, 0.0):
-            if isinstance(effect, EmitResult) and effect.batch is not None:
-                columns = effect.batch.to_pydict()
-                for meter, since, total, count in zip(*columns.values(), strict=True):
-                    windows[meter, int(since.timestamp())] = (total, count)
-    return windows
-
-
-def through_bytewax(rows: Readings) -> Windows:
-    import bytewax.operators as op
-    from bytewax.dataflow import Dataflow
-    from bytewax.operators import windowing
-    from bytewax.testing import TestingSink, TestingSource, run_main
-
-    out: list[tuple[str, tuple[int, tuple[float, int]]]] = []
-    # bytewax also advances its watermark with the system's clock. That clock is stopped, because on a busy machine it
-    # makes readings late. Wake-ups are off: windows of the past would be due at once, again and again, at a cost that
-    # is not the query's.
-    clock: Any = windowing.EventClock(
-        lambda row: row[0], timedelta(seconds=LATENESS_S), now_getter=lambda: EPOCH, to_system_utc=lambda _: None
-    )
-    windower = windowing.TumblingWindower(length=timedelta(seconds=WINDOW_S), align_to=EPOCH)
-    flow = Dataflow("bench")
-    readings = op.input("readings", flow, TestingSource(rows, batch_size=BATCH_ROWS))
-    large = op.filter("large", readings, lambda row: row[2] > LEAST_KWH)
-    keyed = op.key_on("meter", large, lambda row: row[1])
-    totals = windowing.fold_window(
-        "total",
-        keyed,
-        clock,
-        windower,
-        builder=lambda: (0.0, 0),
-        folder=lambda total, row: (total[0] + row[2], total[1] + 1),
-        merger=lambda left, right: (left[0] + right[0], left[1] + right[1]),
-    )
-    op.output("out", totals.down, TestingSink(out))
-    run: Any = run_main  # not typed by bytewax
-    run(flow)
-    return {(meter, number * WINDOW_S): total for meter, (number, total) in out}
+def run_round(engines: Engines, number: int) -> tuple[int, dict[str, float], bool]:
+    """(windows of the edge node, CPU seconds of each engine, whether all windows are equal)."""
+    names = list(engines)
+    first = number % len(names)
+    expected: Windows = {}
+    cpu_s, is_equal = {}, True
+    for name in [*names[first:], *names[:first]]:
+        gc.collect()
+        windows, cpu_s[name] = timed(engines[name], time.process_time)
+        expected = expected or windows
+        if windows != expected or not windows:
+            differing = [key for key in windows.keys() | expected.keys() if windows.get(key) != expected.get(key)]
+            announce(f"{name}: {len(differing)} of {len(expected)} windows differ, as {sorted(differing)[:3]}")
+            is_equal = False
+    return len(expected), {name: cpu_s[name] for name in names}, is_equal

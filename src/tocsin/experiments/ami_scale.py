@@ -20,7 +20,7 @@ from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from tocsin.experiments import figures
 from tocsin.experiments.report import ExperimentReport, at_most, no_less_than_seed, table
-from tocsin.sim.edge.tree import EdgeLog, EdgeRun, EdgeSimulation
+from tocsin.sim.edge.tree import EdgeLog, EdgeRun, EdgeSimulation, Protocol
 from tocsin.sim.edge.workload import Deployment, Fluctuation, deploy, fluctuate
 from tocsin.sim.kernel import Kernel, seed_from
 
@@ -36,7 +36,7 @@ def measure(setting: Mapping[str, Any]) -> dict[str, Any]:
     world = deploy(Deployment(nodes=nodes, operators=operators), np.random.default_rng(seed_from(seed, nodes, "world")))
     fluctuation = Fluctuation(at_once=max(1, round(nodes / NODES_AN_ALTERATION)))
     changes = fluctuate(fluctuation, list(world.placement), np.random.default_rng(seed_from(seed, nodes, "changes")))
-    runs = [EdgeRun(protocol=protocol, loss=float(setting["loss"])) for protocol in (False, True)]
+    runs = [EdgeRun(protocol=protocol, loss=float(setting["loss"])) for protocol in (Protocol.NONE, Protocol.TOCSIN)]
     without, with_ = (EdgeSimulation(Kernel(seed), world, changes, run).run() for run in runs)
     minutes = runs[1].length_s / 60
     over = [float((log.samples > UPPER_PCT).sum()) for log in (without, with_)]

@@ -7,8 +7,9 @@ seconds [AMI §4.2]. It also counts messages and moved operators and records how
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 import numpy as np
 
@@ -16,27 +17,40 @@ from tocsin.edge.messages import (
     EdgeDeadlinePassed,
     Event,
     MessageType,
-    Parcel,
     PeerMessage,
     PeerMessageReceived,
     PeriodElapsed,
-    Piece,
     SendPeerMessage,
 )
 from tocsin.edge.negotiation import Negotiator
 from tocsin.edge.placement import OperatorPlacement, OperatorSelection
 from tocsin.edge.rounds import DEFAULT_TIMING, Timing
-from tocsin.model.edge import EdgeNodeId, OperatorId, Usage
+from tocsin.model.edge import EdgeNodeId, OperatorId
 from tocsin.policies.operators.transfer import DEFAULT_RULES, TransferRules
+from tocsin.sim.edge.host import SizedHost
+from tocsin.sim.edge.listings import ListedNode, ListedSelection
 from tocsin.sim.edge.workload import EdgeWorld, SizeChange
 from tocsin.sim.kernel import LATE, Kernel, Timer
+
+
+class Protocol(StrEnum):
+    """How the nodes of a run negotiate."""
+
+    NONE = "none"
+    """Not at all."""
+    TOCSIN = "tocsin"
+    """As a live node: `edge/`."""
+    LISTINGS = "listings"
+    """As the thesis' listings are printed (`listings.py`). A busy node answers at once."""
+    LISTINGS_IGNORING = "listings-ignoring"
+    """The same, but a node that negotiates ignores the requests of other neighbours, which wait for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeRun:
     """The settings of a run."""
 
-    protocol: bool = True
+    protocol: Protocol = Protocol.TOCSIN
     monitor_s: float = 5.0
     """The monitoring period T [AMI table 5]."""
     log_s: float = 2.0
@@ -57,69 +71,16 @@ class EdgeLog:
     messages: Counter[MessageType] = field(default_factory=Counter)
     messages_lost: int = 0
     operators_moved: int = 0
+    operators_twice: int = 0
+    """Operators that two nodes run at the end. The start and the end of a hand-over in transit count once."""
+    streams_downwards: int = 0
+    """Streams that would have to flow down the tree at the end, which they cannot."""
     overload_spells_s: list[float] = field(default_factory=list)
     """The length of each overload of a node. Overloads that are open at the end of the run count up to there."""
 
     @property
     def samples(self) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
         return np.asarray(self.memory_pct, dtype=np.float64)
-
-
-class SizedHost:
-    """The `OperatorHost` of a simulated node, whose operators are only a size [AMI §2.4, §4.1].
-
-    All nodes of a run share one mapping of sizes, because the workload changes an operator wherever it runs. There are
-    no tuples, so nothing is queued.
-    """
-
-    def __init__(self, sizes_pct: Mapping[OperatorId, float], running: Iterable[OperatorId]) -> None:
-        self._sizes_pct = sizes_pct
-        self.running: set[OperatorId] = set(running)
-        self.idle: set[OperatorId] = set()
-        """Operators that are frozen or not yet confirmed: they use memory, but do not run."""
-        self._memory_pct: float | None = None
-
-    def sizes_changed(self) -> None:
-        """The driver calls this when the size of an operator held here has changed."""
-        self._memory_pct = None
-
-    def memory_pct(self) -> float:
-        """The memory in use. It is added up by id, so that the order of arrival does not change the sum."""
-        if self._memory_pct is None:
-            self._memory_pct = sum(self._sizes_pct[operator] for operator in sorted(self.running | self.idle))
-        return self._memory_pct
-
-    def usage(self) -> Usage:
-        return Usage(self.memory_pct())
-
-    def usage_of(self, operators: Iterable[OperatorId]) -> Usage:
-        return Usage(sum(self._sizes_pct[operator] for operator in operators))
-
-    def sent_to(self, peer: EdgeNodeId) -> int:
-        return 0
-
-    def received_from(self, peer: EdgeNodeId) -> int:
-        return 0
-
-    def freeze(self, operators: Sequence[OperatorId]) -> tuple[Parcel, ...]:
-        self.running.difference_update(operators)
-        self.idle.update(operators)
-        return tuple(Parcel(operator, self.usage_of((operator,))) for operator in operators)
-
-    def hold(self, parcels: Sequence[Parcel]) -> bool:
-        self.idle.update(parcel.operator for parcel in parcels)
-        self._memory_pct = None
-        return True
-
-    def start(self, operators: Sequence[OperatorId], leftovers: Sequence[Piece]) -> None:
-        self.idle.difference_update(operators)
-        self.running.update(operators)
-
-    def release(self, operators: Sequence[OperatorId], taker: EdgeNodeId) -> tuple[Piece, ...]:
-        self.running.difference_update(operators)
-        self.idle.difference_update(operators)
-        self._memory_pct = None
-        return ()
 
 
 class EdgeSimulation:
@@ -134,9 +95,14 @@ class EdgeSimulation:
         self._loss = kernel.stream("loss")
         self.log = EdgeLog()
         self.hosts: dict[EdgeNodeId, SizedHost] = {}
-        self.negotiators: dict[EdgeNodeId, Negotiator] = {}
-        self._where: dict[OperatorId, EdgeNodeId] = dict(world.placement)
+        self.negotiators: dict[EdgeNodeId, Negotiator | ListedNode] = {}
+        self._graph = world.graph
+        self._holders: dict[OperatorId, set[EdgeNodeId]] = {
+            operator: {node} for operator, node in world.placement.items()
+        }
+        """The nodes that hold each operator: two during the few milliseconds of a hand-over."""
         selection = OperatorSelection(world.graph, world.tree)
+        listed = ListedSelection(world.graph, world.tree)
         here: dict[EdgeNodeId, set[OperatorId]] = {node: set() for node in self._nodes}
         below: dict[EdgeNodeId, set[OperatorId]] = {node: set() for node in self._nodes}
         for operator, place in world.placement.items():
@@ -147,10 +113,14 @@ class EdgeSimulation:
         for node, phase_s in zip(self._nodes, phases_s, strict=True):
             host = SizedHost(self._sizes_pct, here[node])
             self.hosts[node] = host
-            placement = OperatorPlacement(node, selection, here[node], below[node])
-            peers = dict.fromkeys(world.tree.neighbours(node), 0)
-            self.negotiators[node] = Negotiator(placement, host, peers, run.rules, run.timing)
-            if run.protocol:
+            if run.protocol in (Protocol.LISTINGS, Protocol.LISTINGS_IGNORING):
+                ignores = run.protocol is Protocol.LISTINGS_IGNORING
+                self.negotiators[node] = ListedNode(node, world.tree, listed, host, run.rules, ignores)
+            else:
+                placement = OperatorPlacement(node, selection, here[node], below[node])
+                peers = dict.fromkeys(world.tree.neighbours(node), 0)
+                self.negotiators[node] = Negotiator(placement, host, peers, run.rules, run.timing)
+            if run.protocol is not Protocol.NONE:
                 kernel.every(run.monitor_s, self._handle, node, PeriodElapsed(), first_s=float(phase_s))
         for change in changes:
             kernel.call_at(change.time_s, self._change, change)
@@ -160,38 +130,51 @@ class EdgeSimulation:
         self._kernel.run(self._run.length_s)
         for since_s in self._overloaded_since_s.values():
             self.log.overload_spells_s.append(self._kernel.now_s - since_s)
+        self.log.operators_twice, self.log.streams_downwards = self.faults()
         return self.log
+
+    def faults(self) -> tuple[int, int]:
+        """(operators that two nodes run, streams that would have to flow downwards), at this moment."""
+        places = {
+            operator: [node for node in holders if operator in self.hosts[node].running]
+            for operator, holders in self._holders.items()
+        }
+        downwards = sum(
+            not self._tree.is_at_or_above(fed_at, feeder_at)
+            for operator, fed in self._graph.downstream.items()
+            for feeder_at in places[operator]
+            for fed_operator in fed
+            for fed_at in places[fed_operator]
+        )
+        return sum(len(nodes) > 1 for nodes in places.values()), downwards
 
     def _change(self, change: SizeChange) -> None:
         self._sizes_pct[change.operator] += change.delta_pct
-        for node in self._holders(change.operator):
+        for node in self._holders[change.operator]:
             self.hosts[node].sizes_changed()
             self._record_overload(node)
-
-    def _holders(self, operator: OperatorId) -> set[EdgeNodeId]:
-        """The node that holds the operator; two nodes during the few milliseconds of a hand-over."""
-        where = self._where[operator]
-        return {where, *(node for node in self._tree.neighbours(where) if operator in self.hosts[node].idle)}
 
     def _sample(self) -> None:
         self.log.times_s.append(self._kernel.now_s)
         self.log.memory_pct.append([self.hosts[node].memory_pct() for node in self._nodes])
 
     def _handle(self, node: EdgeNodeId, event: Event) -> None:
-        negotiator = self.negotiators[node]
-        before = len(negotiator.placement.here)
+        negotiator, host = self.negotiators[node], self.hosts[node]
+        before = host.running | host.idle
         for effect in negotiator.handle(event, self._kernel.now_s):
             if isinstance(effect, SendPeerMessage):
                 self._send(effect.message)
         self._set_timer(node)
-        if len(negotiator.placement.here) != before:
-            self._record_moves(node, negotiator)
+        after = host.running | host.idle
+        if after != before:
+            self._record_moves(node, arrived=after - before, departed=before - after)
 
-    def _record_moves(self, node: EdgeNodeId, negotiator: Negotiator) -> None:
-        for operator in negotiator.placement.unconfirmed:
-            if self._where[operator] != node:
-                self._where[operator] = node
-                self.log.operators_moved += 1
+    def _record_moves(self, node: EdgeNodeId, arrived: set[OperatorId], departed: set[OperatorId]) -> None:
+        for operator in arrived:
+            self._holders[operator].add(node)
+        for operator in departed:
+            self._holders[operator].discard(node)
+        self.log.operators_moved += len(arrived)
         self._record_overload(node)
 
     def _record_overload(self, node: EdgeNodeId) -> None:

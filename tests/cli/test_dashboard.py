@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.cli.commands.up import _dashboard
+from tocsin.cli.processes import dashboard
 from tocsin.runtime.stack.stack import Stack, StackSettings
 
 
@@ -17,9 +17,9 @@ def test_token_is_shown_on_a_terminal_and_never_in_a_pipe(
 ) -> None:
     stack = Stack(StackSettings(tmp_path, brokers=0))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal, raising=False)
-    assert _dashboard(stack) == "http://127.0.0.1:8570/ (asks for a token)"
+    assert dashboard(stack) == "http://127.0.0.1:8570/ (asks for a token)"
     stack.token_file.parent.mkdir(parents=True)
     stack.token_file.write_text("secret\n", encoding="utf-8")
-    shown = _dashboard(stack)
+    shown = dashboard(stack)
     assert ("#token=secret" in shown) is is_terminal
     assert (str(stack.token_file) in shown) is not is_terminal

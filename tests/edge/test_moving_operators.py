@@ -279,7 +279,7 @@ def test_joined_rows_are_the_same_with_and_without_transfers(
 
 @FEW
 @given(reading_batches, feeds)
-def test_parts_of_an_aggregate_give_the_results_and_late_readings_of_one_operator(
+def test_parts_of_an_aggregate_give_the_results_of_one_operator(
     batches: list[pa.RecordBatch], nodes: list[int]
 ) -> None:
     entries = [N[number] for number in (4, 5, 6, 7)]

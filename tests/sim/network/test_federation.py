@@ -70,7 +70,7 @@ def test_flow_takes_the_other_route_when_its_link_is_cut() -> None:
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_flow_leaves_a_silent_link_at_once_and_waits_for_a_broken_one_to_return(silent: bool) -> None:
+def test_flow_leaves_a_silent_link_at_once_and_a_broken_one_later(silent: bool) -> None:
     ring = still(SiteRing(3))
     ring.federation.cut_link(("A", "B"), silent=silent)
     ring.publish("A")

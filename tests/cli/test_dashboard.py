@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.cli.commands.up import dashboard
+from tocsin.cli.processes import dashboard
 from tocsin.runtime.stack.stack import Stack, StackSettings
 
 

@@ -172,7 +172,7 @@ def follow(bench: SiteBench, seconds: float) -> list[dict[str, list[str]]]:
     return orders
 
 
-def test_flow_to_a_further_site_is_imported_when_its_topic_gets_a_broker() -> None:
+def test_passing_flow_is_imported_when_its_topic_gets_a_broker() -> None:
     """The persistent topic of a site between two others waits for brokers when the subscription arrives."""
     bench = SiteBench()
     bench.link("w", "x")
@@ -182,7 +182,7 @@ def test_flow_to_a_further_site_is_imported_when_its_topic_gets_a_broker() -> No
     assert follow(bench, 15.0) == [{"w": ["w"]}]
 
 
-def test_flow_to_a_further_site_is_imported_again_when_its_topic_is_created_again() -> None:
+def test_passing_flow_is_imported_again_when_its_topic_returns() -> None:
     bench = SiteBench()
     bench.link("w", "x")
     bench.hear("w", wire.Advertise(T, ["w"]))

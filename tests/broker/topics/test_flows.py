@@ -201,7 +201,7 @@ def test_mark_in_front_of_what_a_neighbour_has_is_not_repeated() -> None:
     assert bench.crossed(neighbour) == [(B, 13, b"y")]
 
 
-def test_message_that_is_too_large_is_a_gap_also_as_the_first_of_its_flow() -> None:
+def test_too_large_message_is_a_gap_also_as_the_first_one() -> None:
     bench = SiteBench(topic_message_bytes=4)
     receiver = bench.receiver()
     bench.order("B")

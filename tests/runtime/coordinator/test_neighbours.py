@@ -278,7 +278,7 @@ def test_connection_to_a_neighbour_that_does_not_read_ends() -> None:
     asyncio.run(scenario())
 
 
-def test_coordinator_leaves_and_stops_in_spite_of_a_neighbour_that_does_not_read() -> None:
+def test_coordinator_leaves_and_stops_beside_a_neighbour_that_reads_nothing() -> None:
     async def scenario() -> None:
         opened: list[int] = []
 

@@ -86,7 +86,7 @@ def _heatmaps(figure: Figure, grid: Mapping[tuple[float, float], Cell]) -> None:
     units, starts = (sorted({key[part] for key in grid}) for part in (0, 1))
     cells = [[grid[unit, start] for start in starts] for unit in units]
     centred = {"ha": "center", "va": "center"}
-    for index, title in enumerate(("Less overload in total", "Fewer overloaded nodes, of the whole run")):
+    for index, title in enumerate(("Less overload in total", "Fewer overloaded, of the run")):
         axes = panels[index]
         values = np.array([[np.nan if cell[index] is None else cell[index] for cell in row] for row in cells], float)
         axes.imshow(values, cmap="Blues", vmin=0, vmax=150, aspect="auto", origin="lower")

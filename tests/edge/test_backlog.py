@@ -99,6 +99,7 @@ def test_operators_leave_a_node_without_waiting_for_its_backlog(destination: str
     """Node `mid` has 20 batches in its inbox and processes none of them before its operators have moved."""
     mid = EdgeNodeId("mid")
     tree = Tree({mid: ROOT, LEAF: mid}, ROOT)
+    assert isinstance(QUERY, EdgeQuery)
     plan = lay_out(QUERY, {"Readings": [LEAF]}, tree)
     everything = [stage.operator for stage in plan.stages]
     city = City(tree, plan, dict.fromkeys(everything, mid), has_inbox=True)

@@ -99,12 +99,14 @@ def test_nodes_that_register_together_share_one_generation() -> None:
 def test_node_whose_parent_is_unknown_waits_for_it() -> None:
     root = Root()
     root.register(ROOT)
-    root.register(LEAF)
+    root.handle(NodeRegistered(LEAF, DISTRICT, 1, "http://leaf", ("Readings",), (SOURCE,)))
     root.wait(2)
     assert root.generation.tree.nodes == (ROOT,)
+    assert root.generation.sources == {}, "the root does not read the source of a node that is about to join"
     root.register(DISTRICT)
     root.wait(2)
     assert set(root.generation.tree.nodes) == {ROOT, DISTRICT, LEAF}
+    assert root.generation.sources["meters"][0] == LEAF
 
 
 def test_state_is_stored_before_any_node_hears_of_the_generation() -> None:

@@ -20,7 +20,7 @@ class Ancestry:
     ) -> None:
         self._nodes = nodes
         self._root = root
-        self.members = {node for node in living if self._reaches_root(node)}
+        self.members = {node for node in living if self.is_known(node)}
         """The living nodes all of whose ancestors are known. Other nodes wait until their parent has registered."""
 
     def nearest_living(self, node: EdgeNodeId) -> EdgeNodeId:
@@ -44,7 +44,10 @@ class Ancestry:
             path.append(record.parent)
         return path
 
-    def _reaches_root(self, node: EdgeNodeId) -> bool:
+    def is_known(self, node: EdgeNodeId) -> bool:
+        """True if all ancestors of the node are known. No other node takes over for a node that still waits for them:
+        its readings would run ahead of those of the nodes that have yet to join.
+        """
         return self._path(node)[-1] == self._root
 
 
@@ -75,6 +78,7 @@ def next_generation(
         sources={
             name: (ancestry.nearest_living(source.home), source.spec, source.position)
             for name, source in state.sources.items()
+            if ancestry.is_known(source.home)
         },
         awaited={
             name: (ancestry.nearest_living(record.owner), record.streams)
@@ -128,7 +132,7 @@ def _entries(state: ControlState, ancestry: Ancestry, root: EdgeNodeId) -> dict[
 
     def add(node: EdgeNodeId, streams: Iterable[str]) -> None:
         for stream in streams:
-            if stream in entries:
+            if stream in entries and ancestry.is_known(node):
                 entries[stream][ancestry.nearest_living(node)] = None
 
     for node, record in state.nodes.items():

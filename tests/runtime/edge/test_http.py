@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from tests.runtime.edge.edge_root import RunningRoot, running_root
+from tocsin.runtime.edge.codecs import encode_generation
 from tocsin.wire.errors import TocsinError
 
 STREAM = "CREATE EDGE STREAM Readings (meter STRING, ts TIMESTAMP, kwh DOUBLE) TIME ts;"
@@ -175,5 +176,17 @@ def test_second_node_on_one_folder_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TocsinError, match="another process writes this log"):
             async with running_root(tmp_path):
                 pass
+
+    with_root(tmp_path, check)
+
+
+def test_repeated_generation_leaves_the_connections_of_a_node_alone(tmp_path: Path) -> None:
+    async def check(root: RunningRoot) -> None:
+        await root.apply(STREAM + QUERY)
+        node = root.server.node
+        assert node.generation is not None
+        peers, generations = node.peers, node.generations
+        node.receive(encode_generation(node.generation))
+        assert node.peers is peers and node.generations == generations
 
     with_root(tmp_path, check)

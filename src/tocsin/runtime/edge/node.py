@@ -73,7 +73,8 @@ class NodeProcess:
         self.sources = Sources(self, file.path.parent, self._report_position)
         self._uplink: DataUplink | None = None
         self._downlinks: dict[EdgeNodeId, DataDownlink] = {}
-        self._peers: PeerLinks | None = None
+        self.peers: PeerLinks | None = None
+        """The negotiation with neighbours in the current generation."""
         self._cpu = CpuBudget(settings.cpu_share)
         self._rates = Rates()
         self.handovers = HandoverLog()
@@ -94,7 +95,7 @@ class NodeProcess:
     def start(self, address: str) -> None:
         self.address = address
         self._identity.start_run()
-        self._control.start(self._register, self._receive)
+        self._control.start(self._register, self.receive)
         loops = (self._beat(), self._tick(), self._work(), self._periods())
         self._tasks = [asyncio.create_task(self._supervise(loop)) for loop in loops]
 
@@ -161,8 +162,8 @@ class NodeProcess:
                     if self._on_result is not None:
                         self._on_result(self._number, effect)
                 case messages.SendPeerMessage(message):
-                    if self._peers is not None:
-                        self._peers.send(message)
+                    if self.peers is not None:
+                        self.peers.send(message)
                 case messages.RejectPeerMessage(message, code):
                     self._count_rejection(code)
                     logger().debug("rejected a neighbour's message", peer=message.sender, kind=message.type, code=code)
@@ -207,13 +208,14 @@ class NodeProcess:
 
     # -- the root's messages -------------------------------------------------------------------------------------------
 
-    def _receive(self, message: edge_link.RootMessage) -> None:
+    def receive(self, message: edge_link.RootMessage) -> None:
         match message:
             case edge_link.StartGeneration():
+                before = self._number
                 self.handle(membership.GenerationReceived(decode_generation(message)))
-                if self._number == message.number:
+                if self._number == message.number != before:  # the root repeats a generation after a lost connection
                     self.generations += 1
-                    self._peers = self._make_peers(message.number)
+                    self.peers = self._make_peers(message.number)
             case edge_link.RunGeneration(number):
                 self.handle(membership.RunReceived(number))
                 self.publishers.retry_all()
@@ -371,15 +373,15 @@ class NodeProcess:
         def on_lost(peer: EdgeNodeId, reason: str) -> None:
             self._on_link_lost(number, peer, reason)
 
-        if self._peers is not None:
-            self._peers.close()
+        if self.peers is not None:
+            self.peers.close()
         return PeerLinks(self.name, number, on_message, received_from, on_lost)
 
     def _open_links(self, number: int, parent: EdgeNodeId | None) -> None:
-        if parent is None or self.member.generation is None or self._peers is None:
+        if parent is None or self.member.generation is None or self.peers is None:
             return
         address = self.member.generation.addresses[parent]
-        self._peers.open(parent, address, self._token)
+        self.peers.open(parent, address, self._token)
         self._uplink = DataUplink(
             self.name,
             parent,
@@ -404,8 +406,8 @@ class NodeProcess:
         for downlink in self._downlinks.values():
             downlink.close()
         self._downlinks.clear()
-        if self._peers is not None:
-            self._peers.close()
+        if self.peers is not None:
+            self.peers.close()
         self.handovers.forget_open()
         self.feed.stop()
         self.sources.stop()
@@ -427,8 +429,8 @@ class NodeProcess:
             if piece.batch is not None:
                 self._rates.count(piece.batch.num_rows)
             self._in_generation(number, edge_node.PieceReceived(sender, piece))
-            if self._peers is not None:
-                self._peers.pieces_arrived()
+            if self.peers is not None:
+                self.peers.pieces_arrived()
 
         downlink = self._downlinks[child] = DataDownlink(child, accepted.channel(child), on_piece)
         self._in_generation(number, edge_node.ChildConnected(child))
@@ -450,8 +452,8 @@ class NodeProcess:
         except (*LOST, ValueError, TocsinError) as error:
             await accepted.close(str(error) or type(error).__name__)
             return
-        assert self._peers is not None, "a generation has peer connections"
-        reason = await self._peers.serve(accepted.channel(child))
+        assert self.peers is not None, "a generation has peer connections"
+        reason = await self.peers.serve(accepted.channel(child))
         self._on_link_lost(opening.generation, child, reason)
         await accepted.close(reason)
 

@@ -1,7 +1,8 @@
 """The files of an append-only log: segments named after their first position, and writes that survive a power failure.
 
-The feed log of the data cluster, the logs of persistent topics and the entry logs of edge nodes use it. What a position is, and the frames inside a
-segment, are theirs. Spark's Python workers load this module, so it imports the standard library alone.
+The feed log of the data cluster, the logs of persistent topics and the entry logs of edge nodes use it. What a position
+is, and the frames inside a segment, are theirs. Spark's Python workers load this module, so it imports the standard
+library alone.
 """
 
 from __future__ import annotations

@@ -147,13 +147,12 @@ def test_secret_of_the_tree_opens_everything_but_health(tmp_path: Path) -> None:
         metrics = (await root.client.get("/metrics")).text
         assert "tocsin_edge_generation 1.0" in metrics and "tocsin_edge_nodes_alive 1.0" in metrics
 
-        audited = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
-        assert {(line["endpoint"], line["outcome"]) for line in audited} == {
-            ("GET /v1/edge", "unauthenticated"),
-            ("GET /v1/edge/results", "unauthenticated"),
-        }
-
     with_root(tmp_path, check, audit=str(tmp_path / "audit"))
+    audited = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    assert {(line["endpoint"], line["outcome"]) for line in audited} == {
+        ("GET /v1/edge", "unauthenticated"),
+        ("GET /v1/edge/results", "unauthenticated"),
+    }
 
 
 def test_impossible_transfer_is_refused(tmp_path: Path) -> None:

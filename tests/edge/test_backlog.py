@@ -67,7 +67,7 @@ def test_load_is_the_largest_share_of_any_budget() -> None:
     assert SCARCEST.load_pct(Usage(80, 7, 30)) == 80
 
 
-def test_processor_and_uplink_are_measured_over_a_period_and_in_percent_of_the_budget() -> None:
+def test_processor_and_uplink_are_measured_in_percent_of_the_budget() -> None:
     meter = LoadMeter(NodeBudget(1_000, cpu_share=0.5, uplink_bytes_per_s=1_000))
     sort, join = OperatorId("sort"), OperatorId("join")
     assert meter.measure(100.0) is None

@@ -158,7 +158,7 @@ def test_replay_gives_exactly_the_windows_above_the_floor() -> None:
     assert member.edge_node is not None and member.edge_node.dataflow.late_rows() == {}
 
 
-def test_entry_waits_for_publishers_of_a_dead_node_until_they_are_silent_for_too_long() -> None:
+def test_entry_waits_for_silent_publishers_of_a_dead_node_until_the_limit() -> None:
     member = alone({"orphan": (ROOT, ("Readings",))})
     effects = feed(member, ReplayFinished(), ReadingsArrived("Readings", readings((33, "a", 8.0, 1)), "p"))
     assert not any(isinstance(effect, EmitResult) for effect in effects)
@@ -172,7 +172,7 @@ def test_entry_waits_for_publishers_of_a_dead_node_until_they_are_silent_for_too
     assert EmitResult("Use", None, 32_000_000) in effects
 
 
-def test_publisher_that_was_silent_before_a_generation_does_not_delay_the_next_one() -> None:
+def test_publisher_silent_before_a_generation_does_not_delay_the_next() -> None:
     member = alone()
     feed(member, ReplayFinished(), ReadingsArrived("Readings", readings((33, "a", 8.0, 1)), "p"))
     feed(member, ReadingsArrived("Readings", readings((34, "a", 8.0, 1)), "q"), now_s=25.0)

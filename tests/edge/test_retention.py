@@ -83,7 +83,7 @@ def test_entry_continues_with_its_log_after_a_restart() -> None:
     assert retention.next_number("q") == 3
 
 
-def test_position_of_a_source_is_durable_up_to_the_first_chunk_that_is_needed() -> None:
+def test_source_is_durable_up_to_the_first_chunk_that_is_needed() -> None:
     progress = SourceProgress(100)
     for until, newest_us in ((110, 5), (120, 9), (130, 7), (140, None)):
         progress.read(until, newest_us)

@@ -57,7 +57,7 @@ def test_wrong_statement_is_rejected(text: str, code: QueryCode) -> None:
     assert isinstance(rejected, QueryRejected) and rejected.code is code
 
 
-def test_results_go_to_a_dataset_of_the_name_of_the_query_without_into() -> None:
+def test_results_without_into_go_to_a_dataset_named_like_the_query() -> None:
     assert compiled("CREATE EDGE QUERY x AS SELECT ts FROM Readings ORDER BY ts").dataset == "x"
     rejected = prepare("CREATE EDGE QUERY x INTO a-b AS SELECT ts FROM Readings ORDER BY ts", STREAMS)
     assert isinstance(rejected, QueryRejected) and rejected.code is QueryCode.SYNTAX

@@ -24,10 +24,11 @@ from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.inputs import ExecutionInputs
 from tocsin.cluster.live import EngineContext, LiveChannel
 from tocsin.cluster.recovery import Recovery
+from tocsin.cluster.spark.driver_task import TaskAbandoned
 from tocsin.cluster.spark.execution import ExecutionSize, ready_task
 from tocsin.cluster.spark.joint_plan import JointPlan
 from tocsin.cluster.spark.reused_plan import ReusedPlan
-from tocsin.cluster.spark.time_limit import time_limit
+from tocsin.cluster.spark.time_limit import TimeOver, time_limit
 from tocsin.cluster.spark.writing import write_few_results
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.model.ids import ChannelName
@@ -116,6 +117,8 @@ class JointExecutions:
                 self._recovery.note_joint_death([turn.live for turn in turns], str(error))
                 for turn in turns:
                     turn.live.is_suspect = True
+                if isinstance(error, TaskAbandoned | TimeOver):
+                    self._forget_plans(turns)
         return outcome
 
     def _begin(self, lives: Sequence[LiveChannel], outcome: JointOutcome) -> list[_Turn]:
@@ -171,6 +174,13 @@ class JointExecutions:
             if len(self._plans) > _KEPT_PLANS:
                 self._plans.popitem(last=False)
             return joint
+
+    def _forget_plans(self, turns: Sequence[_Turn]) -> None:
+        """Make the plans of these channels again: a task that was cancelled may still use them."""
+        for turn in turns:
+            turn.live.prepared.plans.forget()
+        with self._lock:
+            self._plans.clear()
 
     def _wait_stored(self, turns: Sequence[_Turn]) -> None:
         newest = {

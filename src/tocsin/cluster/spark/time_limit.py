@@ -3,7 +3,7 @@
 A query that compares every pair of two large datasets can run for days; meanwhile the channel would be silent and
 other channels slow. All jobs of an execution carry a tag of their own, so that cancelling them stops nothing else. The
 tag also names the channel in Spark's pages. Jobs are cancelled, not threads: planning in the driver is not interrupted,
-and the jobs that follow it are.
+and the jobs that follow it are. So is a task that the thread runs without a job (`driver_task`).
 
 Not a watch over Spark itself: a JVM that does not answer needs another.
 """
@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from tocsin.cluster.spark.driver_task import TaskAbandoned, abandon_task
 from tocsin.cluster.spark.errors import SPARK_ERRORS
 from tocsin.wire.errors import Code, TocsinError
 
@@ -62,7 +63,7 @@ def time_limit(session: SparkSession, channel: str, limit_s: float) -> Iterator[
     """
     context = session.sparkContext
     tag = f"tocsin-{channel}-{uuid.uuid4().hex}"
-    limit, ended = TimeLimit(channel, limit_s), threading.Event()
+    limit, ended, thread = TimeLimit(channel, limit_s), threading.Event(), threading.get_ident()
 
     def watch() -> None:
         if ended.wait(limit_s):
@@ -71,6 +72,7 @@ def time_limit(session: SparkSession, channel: str, limit_s: float) -> Iterator[
         while not ended.is_set():
             with suppress(*_GONE):
                 context.cancelJobsWithTag(tag)
+                abandon_task(thread)
             ended.wait(_AGAIN_S)
 
     context.setLocalProperty("spark.scheduler.pool", channel)
@@ -78,7 +80,7 @@ def time_limit(session: SparkSession, channel: str, limit_s: float) -> Iterator[
     threading.Thread(target=watch, name=f"limit-{channel}", daemon=True).start()
     try:
         yield limit
-    except SPARK_ERRORS:
+    except (*SPARK_ERRORS, TaskAbandoned):
         limit.check()
         raise
     finally:

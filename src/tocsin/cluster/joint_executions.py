@@ -29,8 +29,9 @@ from tocsin.cluster.spark.execution import ExecutionSize, ready_task
 from tocsin.cluster.spark.joint_plan import JointPlan
 from tocsin.cluster.spark.reused_plan import ReusedPlan
 from tocsin.cluster.spark.time_limit import TimeOver, time_limit
-from tocsin.cluster.spark.writing import write_few_results
+from tocsin.cluster.spark.writing import FewResults, WrittenResults, write_few_results_of_several
 from tocsin.cluster.sql.channel_query import ChannelQuery
+from tocsin.cluster.store.writes import Write
 from tocsin.model.ids import ChannelName
 from tocsin.wire.errors import Code, TocsinError
 
@@ -82,6 +83,10 @@ class _Turn:
     most_rows: int
     plan: ReusedPlan
     tables: Mapping[str, pa.Table]
+
+    def finished(self, written: WrittenResults, write: Write) -> FinishedExecution:
+        tried = max(self.live.tried, self.start.newest_subscription) if self.rows else self.live.tried
+        return FinishedExecution(self.live, self.start.intervals, written, write, tried)
 
 
 class JointExecutions:
@@ -150,14 +155,15 @@ class JointExecutions:
             limit_s = min(JOINT_S, self._context.settings.execution_s)
             with time_limit(self._context.spark, "joint", limit_s):
                 results = plan.run([turn.tables for turn in turns])
-            finished = []
-            for turn, few, write in zip(turns, results, writes, strict=True):
-                if few.num_rows < turn.most_rows:  # else some are missing
-                    live = turn.live
-                    prefix = write.prefix(live.results_folder)
-                    written = write_few_results(few, self._context.storage, prefix, live.execution + 1)
-                    tried = max(live.tried, turn.start.newest_subscription) if turn.rows else live.tried
-                    finished.append(FinishedExecution(live, turn.start.intervals, written, write, tried))
+            complete = [  # of the others, some results are missing
+                (turn, write, FewResults(few, write.prefix(turn.live.results_folder), turn.live.execution + 1))
+                for turn, few, write in zip(turns, results, writes, strict=True)
+                if few.num_rows < turn.most_rows
+            ]
+            stored = write_few_results_of_several([few for _, _, few in complete], self._context.storage)
+            finished = [
+                turn.finished(written, write) for (turn, write, _), written in zip(complete, stored, strict=True)
+            ]
             self._wait_stored(turns)
             finished_s = self._context.now_s()
             committed = self._channels.commit_together(finished, started_s, finished_s) if finished else []

@@ -44,7 +44,7 @@ JOINT_PAIRS = 50_000
 JOINT_BYTES = 256 << 10
 """The most bytes of all tables of one of the channels."""
 JOINT_S = 5.0
-"""The longest time of a joint job. So few rows take milliseconds: a query that is slow in spite of it runs alone."""
+"""The most CPU time of a joint task. So few rows take milliseconds: a query that is slow in spite of it runs alone."""
 SLOW_S = 1.0
 """A channel of a failed group that takes longer than this by itself stays out of groups."""
 ALONE = 100
@@ -152,8 +152,7 @@ class JointExecutions:
         owners = [results_owner(turn.live.name, turn.live.epoch) for turn in turns]
         with self._context.writes.begin_many(owners) as writes:
             plan = self._joint_plan([turn.plan for turn in turns])
-            limit_s = min(JOINT_S, self._context.settings.execution_s)
-            with time_limit(self._context.spark, "joint", limit_s):
+            with time_limit(self._context.spark, "joint", self._context.settings.execution_s, JOINT_S):
                 results = plan.run([turn.tables for turn in turns])
             complete = [  # of the others, some results are missing
                 (turn, write, FewResults(few, write.prefix(turn.live.results_folder), turn.live.execution + 1))

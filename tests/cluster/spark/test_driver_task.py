@@ -87,6 +87,17 @@ def test_time_limit_ends_a_driver_task_and_its_plan(spark: SparkSession) -> None
     assert cache.run("key", numbers(3), planned.plan) is not None
 
 
+def test_time_limit_counts_only_what_the_task_computes(spark: SparkSession) -> None:
+    with time_limit(spark, "waiting", 600.0, computing_s=0.1) as limit:
+        threading.Event().wait(0.5)  # as if other work took the machine
+        limit.check()
+    plan = Planned(spark, ENDLESS).reused()
+    began_s = time.monotonic()
+    with pytest.raises(TimeOver), time_limit(spark, "computing", 600.0, computing_s=0.1):
+        plan.run(numbers(3_000))
+    assert time.monotonic() - began_s < 300.0
+
+
 def test_cancelled_driver_task_raises_without_a_time_limit(spark: SparkSession) -> None:
     plan, caller = Planned(spark, ENDLESS).reused(), threading.get_ident()
     timer = threading.Timer(0.5, abandon_task, (caller,))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -98,6 +98,11 @@ class DriverTask:
     _blocks: Java
     _serve: Java
     _no_error: Java
+    _jvm: Java
+    _threads: Java
+    _thread_facts: Java
+    _cpu_time: Java
+    """A method of `_thread_facts`."""
     _gateway: Any
     """Py4J's side in Python, which knows the connection of each thread."""
 
@@ -118,6 +123,7 @@ class DriverTask:
     def _of(cls, context: SparkContext) -> DriverTask:
         jvm: Any = context._jvm
         spark = jvm.org.apache.spark
+        seconds = jvm.java.lang.Long.TYPE
         return cls(
             spark.TaskContextImpl,
             spark.memory.TaskMemoryManager,
@@ -127,8 +133,17 @@ class DriverTask:
             _of_environment(context, "blockManager", "org.apache.spark.storage.BlockManager"),
             jvm.PythonRDD.serveIterator,
             jvm.scala.Option.empty(),
+            jvm,
+            jvm.java.lang.Thread,
+            jvm.java.lang.management.ManagementFactory.getThreadMXBean(),
+            _method(jvm, "java.lang.management.ThreadMXBean", "getThreadCpuTime", seconds, seconds),
             context._gateway,
         )
+
+    def computing_clock(self) -> Callable[[], float]:
+        """A clock of the CPU seconds that the calling thread spends in the JVM. Any thread may read it."""
+        thread = self._threads.currentThread().getId()
+        return lambda: float(_call(self._jvm, self._cpu_time, self._thread_facts, thread)) / 1e9
 
     def collect(self, elements: Java, settings: Java) -> list[bytes]:
         """The elements of an RDD of bytes with one partition, in order. `settings` are those of the task.
@@ -179,16 +194,25 @@ _found: WeakKeyDictionary[SparkContext, DriverTask] = WeakKeyDictionary()
 
 
 def _of_environment(context: SparkContext, name: str, kind: str) -> Java:
-    """A part of Spark's environment, by the name and the class of its getter.
-
-    Py4J looks at all methods of an object before it calls one, and fails here: some name classes that are not in
-    Spark's distribution. A method handle looks at one method.
-    """
+    """A part of Spark's environment, by the name and the class of its getter."""
     jvm: Any = context._jvm
     environment: Any = context._jsc.sc().env()
-    find, invoke = jvm.java.lang.Class.forName, jvm.java.lang.invoke
-    getter = invoke.MethodType.methodType(find(kind))
-    arguments = jvm.java.util.ArrayList()
-    arguments.add(environment)
-    owner = find("org.apache.spark.SparkEnv")
-    return invoke.MethodHandles.publicLookup().findVirtual(owner, name, getter).invokeWithArguments(arguments)
+    return _call(jvm, _method(jvm, "org.apache.spark.SparkEnv", name, jvm.java.lang.Class.forName(kind)), environment)
+
+
+def _method(jvm: Java, owner: str, name: str, *types: Java) -> Java:
+    """A handle of a method, by the class of its result and those of its arguments.
+
+    Py4J looks at all methods of an object before it calls one. That fails if one of them names a class that is not in
+    Spark's distribution, or if the object's own class is not public. A method handle looks at one method.
+    """
+    invoke = jvm.java.lang.invoke
+    kind = invoke.MethodType.methodType(*types)
+    return invoke.MethodHandles.publicLookup().findVirtual(jvm.java.lang.Class.forName(owner), name, kind)
+
+
+def _call(jvm: Java, method: Java, *arguments: Java) -> Any:
+    given = jvm.java.util.ArrayList()
+    for argument in arguments:
+        given.add(argument)
+    return method.invokeWithArguments(given)

@@ -24,12 +24,14 @@ from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.inputs import ExecutionInputs
 from tocsin.cluster.live import EngineContext, LiveChannel
 from tocsin.cluster.recovery import Recovery
+from tocsin.cluster.spark.driver_task import TaskAbandoned
 from tocsin.cluster.spark.execution import ExecutionSize, ready_task
 from tocsin.cluster.spark.joint_plan import JointPlan
 from tocsin.cluster.spark.reused_plan import ReusedPlan
-from tocsin.cluster.spark.time_limit import time_limit
-from tocsin.cluster.spark.writing import write_few_results
+from tocsin.cluster.spark.time_limit import TimeOver, time_limit
+from tocsin.cluster.spark.writing import FewResults, WrittenResults, write_few_results_of_several
 from tocsin.cluster.sql.channel_query import ChannelQuery
+from tocsin.cluster.store.writes import Write
 from tocsin.model.ids import ChannelName
 from tocsin.wire.errors import Code, TocsinError
 
@@ -42,7 +44,7 @@ JOINT_PAIRS = 50_000
 JOINT_BYTES = 256 << 10
 """The most bytes of all tables of one of the channels."""
 JOINT_S = 5.0
-"""The longest time of a joint job. So few rows take milliseconds: a query that is slow in spite of it runs alone."""
+"""The most CPU time of a joint task. So few rows take milliseconds: a query that is slow in spite of it runs alone."""
 SLOW_S = 1.0
 """A channel of a failed group that takes longer than this by itself stays out of groups."""
 ALONE = 100
@@ -82,6 +84,10 @@ class _Turn:
     plan: ReusedPlan
     tables: Mapping[str, pa.Table]
 
+    def finished(self, written: WrittenResults, write: Write) -> FinishedExecution:
+        tried = max(self.live.tried, self.start.newest_subscription) if self.rows else self.live.tried
+        return FinishedExecution(self.live, self.start.intervals, written, write, tried)
+
 
 class JointExecutions:
     """Thread-safe."""
@@ -116,6 +122,8 @@ class JointExecutions:
                 self._recovery.note_joint_death([turn.live for turn in turns], str(error))
                 for turn in turns:
                     turn.live.is_suspect = True
+                if isinstance(error, TaskAbandoned | TimeOver):
+                    self._forget_plans(turns)
         return outcome
 
     def _begin(self, lives: Sequence[LiveChannel], outcome: JointOutcome) -> list[_Turn]:
@@ -144,17 +152,17 @@ class JointExecutions:
         owners = [results_owner(turn.live.name, turn.live.epoch) for turn in turns]
         with self._context.writes.begin_many(owners) as writes:
             plan = self._joint_plan([turn.plan for turn in turns])
-            limit_s = min(JOINT_S, self._context.settings.execution_s)
-            with time_limit(self._context.spark, "joint", limit_s):
+            with time_limit(self._context.spark, "joint", self._context.settings.execution_s, JOINT_S):
                 results = plan.run([turn.tables for turn in turns])
-            finished = []
-            for turn, few, write in zip(turns, results, writes, strict=True):
-                if few.num_rows < turn.most_rows:  # else some are missing
-                    live = turn.live
-                    prefix = write.prefix(live.results_folder)
-                    written = write_few_results(few, self._context.storage, prefix, live.execution + 1)
-                    tried = max(live.tried, turn.start.newest_subscription) if turn.rows else live.tried
-                    finished.append(FinishedExecution(live, turn.start.intervals, written, write, tried))
+            complete = [  # of the others, some results are missing
+                (turn, write, FewResults(few, write.prefix(turn.live.results_folder), turn.live.execution + 1))
+                for turn, few, write in zip(turns, results, writes, strict=True)
+                if few.num_rows < turn.most_rows
+            ]
+            stored = write_few_results_of_several([few for _, _, few in complete], self._context.storage)
+            finished = [
+                turn.finished(written, write) for (turn, write, _), written in zip(complete, stored, strict=True)
+            ]
             self._wait_stored(turns)
             finished_s = self._context.now_s()
             committed = self._channels.commit_together(finished, started_s, finished_s) if finished else []
@@ -171,6 +179,13 @@ class JointExecutions:
             if len(self._plans) > _KEPT_PLANS:
                 self._plans.popitem(last=False)
             return joint
+
+    def _forget_plans(self, turns: Sequence[_Turn]) -> None:
+        """Make the plans of these channels again: a task that was cancelled may still use them."""
+        for turn in turns:
+            turn.live.prepared.plans.forget()
+        with self._lock:
+            self._plans.clear()
 
     def _wait_stored(self, turns: Sequence[_Turn]) -> None:
         newest = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cluster.emergency import NORTH, declare
@@ -12,8 +15,17 @@ from tests.conftest import ClusterAt, publish, results_of
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.spark import execution
 from tocsin.cluster.spark.execution import ExecutionSize
-from tocsin.cluster.spark.writing import write_few_results, write_results
-from tocsin.cluster.store.sizes import widest_row
+from tocsin.cluster.spark.writing import (
+    CATALOG_BYTES,
+    FewResults,
+    write_few_results,
+    write_few_results_of_several,
+    write_results,
+)
+from tocsin.cluster.sql.result_columns import BYTES, OFFSET, SUBSCRIPTION
+from tocsin.cluster.store.filewriting import from_ipc
+from tocsin.cluster.store.sizes import json_sizes, widest_row
+from tocsin.cluster.store.storage import Storage
 
 NOTES = """CREATE STREAM DATASET Notes (id INT, text STRING) KEY (id);
 CREATE CONTINUOUS CHANNEL AllNotes (least INT) AS SELECT r.id, r.text FROM NEW Notes r WHERE r.id >= :least;"""
@@ -45,6 +57,35 @@ def test_widest_row_counts_values_inside_lists_structs_and_maps() -> None:
     widths = [8 + 11 + 8 + 9, 8 + 8, 8 + 17 + 8 + 19, 8 + 8]
     assert [widest_row(rows.slice(place, 1)) for place in range(4)] == widths
     assert widest_row(rows) == widest_row(pa.concat_tables([rows, rows.slice(0, 0), rows])) == max(widths)
+
+
+def test_results_of_several_channels_are_stored_as_those_of_single_ones(tmp_path: Path) -> None:
+    def rows(texts: list[str | None], kind: str = "a") -> pa.Table:
+        numbers = pa.array([7 - place % 3 for place in range(len(texts))], pa.int64())
+        return pa.table({SUBSCRIPTION: numbers, "text": pa.array(texts, pa.string()), kind: [1.5] * len(texts)})
+
+    storage = Storage(str(tmp_path))
+    tables = [
+        rows(["x", None, "é" * 90, "y"]),
+        rows([]),
+        rows(["z"] * 5, kind="b"),
+        rows(["w" * 50]),
+        rows(["v" * CATALOG_BYTES, "u"]),
+    ]
+    several = [FewResults(table, "results/C-1/w-", 5 + place) for place, table in enumerate(tables)]
+    for few, written in zip(several, write_few_results_of_several(several, storage), strict=True):
+        single = write_few_results(few.results, storage, few.prefix, few.execution)
+        assert written.summary.equals(single.summary) and written.results == few.results.num_rows
+        alike = [replace(file, path="", content=None) for file in written.files]
+        assert alike == [replace(file, path="", content=None) for file in single.files]
+        assert [table.to_pylist() for table in written.short_cuts.values()] == [
+            table.to_pylist() for table in single.short_cuts.values()
+        ]
+        for file in written.files:
+            [stored] = written.short_cuts.values()
+            content = pq.read_table(tmp_path / file.path) if file.content is None else from_ipc(file.content)
+            assert content.equals(stored) and written.widest == widest_row(stored)
+            assert stored[BYTES].to_pylist() == json_sizes(stored.drop_columns([SUBSCRIPTION, OFFSET, BYTES])).tolist()
 
 
 @pytest.mark.spark

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
@@ -27,12 +28,13 @@ from tocsin.cluster.store.filewriting import (
     copy_writer,
     from_ipc,
     records_writer,
+    result_sizes,
     results_writer,
     to_ipc,
     with_names,
 )
 from tocsin.cluster.store.merging import TARGET_BYTES
-from tocsin.cluster.store.sizes import widest_row
+from tocsin.cluster.store.sizes import row_widths
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.cursor import execution_of, offset_of
 from tocsin.model.entities import Dataset, DatasetKind
@@ -102,22 +104,61 @@ def write_few_results(results: pa.Table, storage: Storage, prefix: str, executio
     Without a shuffle and a Python worker, writing takes about half as long. Writing is most of a continuous channel's
     delay. Very few results go into no file at all: the commit stores them in the catalog.
     """
-    ordered = results.sort_by(SUBSCRIPTION)
-    if results.num_rows and results.nbytes <= CATALOG_BYTES:
-        return _in_catalog(ordered, prefix, execution)
-    rows = results_writer(storage, prefix, execution)(ordered.to_batches())
+    (written,) = write_few_results_of_several([FewResults(results, prefix, execution)], storage)
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class FewResults:
+    """The results of a small execution before they are written."""
+
+    results: pa.Table
+    prefix: str
+    execution: int
+
+
+def write_few_results_of_several(executions: Sequence[FewResults], storage: Storage) -> list[WrittenResults]:
+    """Write the results of small executions of several channels: see `write_few_results`.
+
+    Arrow's calls cost more than their work on few rows, so results with the same columns are measured together.
+    """
+    ordered = [few.results.sort_by(SUBSCRIPTION) for few in executions]
+    alike: dict[pa.Schema, list[int]] = {}
+    for place, rows in enumerate(ordered):
+        if rows.num_rows and rows.nbytes <= CATALOG_BYTES:
+            alike.setdefault(rows.schema, []).append(place)
+    written: dict[int, WrittenResults] = {}
+    for places in alike.values():
+        batches = [ordered[place].combine_chunks().to_batches()[0] for place in places]
+        together = pa.concat_batches(batches)
+        sizes, widths = result_sizes(together), row_widths(together) + _OWN_WIDTH
+        start = 0
+        for place, batch in zip(places, batches, strict=True):
+            part = slice(start, start := start + batch.num_rows)
+            written[place] = _in_catalog(batch, executions[place], sizes[part], int(widths[part].max()))
+    return [
+        written.get(place) or _in_file(rows, few, storage)
+        for place, (rows, few) in enumerate(zip(ordered, executions, strict=True))
+    ]
+
+
+def _in_file(ordered: pa.Table, few: FewResults, storage: Storage) -> WrittenResults:
+    rows = results_writer(storage, few.prefix, few.execution)(ordered.to_batches())
     return _written_results([row for batch in rows for row in batch.to_pylist()])
 
 
-def _in_catalog(ordered: pa.Table, prefix: str, execution: int) -> WrittenResults:
+_OWN_WIDTH = 16
+"""The bytes of a result's offset and size."""
+
+
+def _in_catalog(ordered: pa.RecordBatch, few: FewResults, sizes: np.ndarray, widest: int) -> WrittenResults:
     """Results that the commit stores in the catalog."""
-    counted = ResultCounter()
-    (batch,) = ordered.combine_chunks().to_batches()
-    stored = pa.Table.from_batches([counted.numbered(batch, execution)])
+    counted, execution = ResultCounter(), few.execution
+    stored = pa.Table.from_batches([counted.numbered(ordered, execution, sizes)])
     content = to_ipc(stored)
-    path = catalog_path(f"{prefix}{uuid.uuid4().hex}.arrow")
+    path = catalog_path(f"{few.prefix}{uuid.uuid4().hex}.arrow")
     last = execution_of(offset_of(execution) + counted.longest)
-    file = NewFile(path, stored.num_rows, len(content), execution, last, widest=widest_row(stored), content=content)
+    file = NewFile(path, stored.num_rows, len(content), execution, last, widest=widest, content=content)
     return WrittenResults([file], counted.table(), {path: stored})
 
 

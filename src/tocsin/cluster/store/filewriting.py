@@ -163,9 +163,13 @@ class ResultCounter:
         self._open_rows = 0
         self.longest = 0
 
-    def numbered(self, batch: pa.RecordBatch, execution: int) -> pa.RecordBatch:
-        """The results as they are stored: with their offsets and sizes. `batch` has rows."""
-        sizes = json_sizes(batch.drop_columns([SUBSCRIPTION]))
+    def numbered(self, batch: pa.RecordBatch, execution: int, sizes: np.ndarray | None = None) -> pa.RecordBatch:
+        """The results as they are stored: with their offsets and sizes. `batch` has rows.
+
+        `sizes` are the sizes if the caller has measured them.
+        """
+        if sizes is None:
+            sizes = result_sizes(batch)
         rows = self.count(batch[SUBSCRIPTION].to_numpy(), sizes)
         return pa.RecordBatch.from_arrays(
             [batch[SUBSCRIPTION], pa.array(offset_of(execution) + rows), pa.array(sizes), *batch.columns[1:]],
@@ -192,6 +196,11 @@ class ResultCounter:
         starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
         columns = [numbers[starts], np.add.reduceat(results, starts), np.add.reduceat(sizes, starts)]
         return pa.table(columns, schema=SUMMARY)
+
+
+def result_sizes(batch: pa.RecordBatch) -> np.ndarray:
+    """The size of each result as JSON, without the column of the subscription."""
+    return json_sizes(batch.drop_columns([SUBSCRIPTION]))
 
 
 def to_ipc(table: pa.Table) -> bytes:

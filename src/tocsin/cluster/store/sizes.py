@@ -48,6 +48,18 @@ def _json_lengths(values: pa.Array) -> np.ndarray:
 
 def widest_row(rows: pa.RecordBatch | pa.Table) -> int:
     """An upper bound of the bytes of one row in memory. Exact for the columns whose values have different lengths."""
+    fixed, lengths = _fixed_and_own_widths(rows)
+    return fixed + (0 if lengths is None or not len(lengths) else int(lengths.max()))
+
+
+def row_widths(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
+    """The bytes of each row, of which `widest_row` is the largest."""
+    fixed, lengths = _fixed_and_own_widths(rows)
+    return np.full(rows.num_rows, fixed, np.int64) if lengths is None else lengths + fixed
+
+
+def _fixed_and_own_widths(rows: pa.RecordBatch | pa.Table) -> tuple[int, np.ndarray | None]:
+    """The bytes of the columns that are alike in all rows, and those of the others in each row."""
     fixed, lengths = 0, None
     for column in rows.columns:
         if _has_length(column.type) or pa.types.is_nested(column.type):
@@ -56,7 +68,7 @@ def widest_row(rows: pa.RecordBatch | pa.Table) -> int:
             lengths = own if lengths is None else lengths + own
         else:
             fixed += _fixed_width(column.type)
-    return fixed + (0 if lengths is None or not len(lengths) else int(lengths.max()))
+    return fixed, lengths
 
 
 def _widths(values: pa.Array) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tocsin.client.edge_publisher import EdgePublisher
 from tocsin.client.errors import (
     BadResult,
     ClientError,
@@ -27,6 +28,7 @@ __all__ = [
     "BadResult",
     "ClientError",
     "Denied",
+    "EdgePublisher",
     "Gap",
     "Notification",
     "Patience",

@@ -60,6 +60,7 @@ def edge(
 async def _run_node(file: Any, as_json: bool) -> None:
     from tocsin.runtime.edge.server import EdgeServer
     from tocsin.runtime.http.listening import collect_garbage_rarely
+    from tocsin.web import PAGES
 
     def ready(address: str) -> None:
         collect_garbage_rarely()
@@ -69,7 +70,7 @@ async def _run_node(file: Any, as_json: bool) -> None:
         print(f"Tocsin edge node {file.node.name}: {address}", flush=True)
         note("Press Ctrl-C to stop.")
 
-    await EdgeServer(file, ready).run()
+    await EdgeServer(file, ready, pages=PAGES).run()
 
 
 async def _run_nodes(nodes: EdgeNodes, as_json: bool) -> None:

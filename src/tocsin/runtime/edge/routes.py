@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -27,6 +28,7 @@ from tocsin.runtime.http.audit import AuditLog, record_request
 from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
 from tocsin.runtime.http.callers import Caller
 from tocsin.runtime.http.open_requests import CALLER
+from tocsin.runtime.http.pages import serve_pages
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire import edge_data, edge_link, edge_peer
 from tocsin.wire.errors import Code, TocsinError
@@ -61,16 +63,26 @@ class WatermarkPromise(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def make_app(
-    context: EdgeContext, settings: EdgeSettings, secret: str | None, audit: AuditLog | None = None
+    context: EdgeContext,
+    settings: EdgeSettings,
+    secret: str | None,
+    audit: AuditLog | None = None,
+    pages: Path | None = None,
 ) -> ASGIApp:
+    """`pages` is the folder of the tree view, which the root serves; None serves none."""
     app = make_application(
         PART, "Readings enter here; at the root: queries, the tree and transfers.", context, [router]
     )
+    has_page = pages is not None and context.root is not None
+    if pages is not None and has_page:
+        serve_pages(app, pages, "edge.html")
     metrics_are_open = settings.open_metrics and is_loopback(settings.host)
 
     async def admit(scope: Scope) -> None:
         path: str = scope["path"]
         if secret is None or path == "/healthz" or (path == "/metrics" and metrics_are_open):
+            return
+        if has_page and (path == "/" or path.startswith("/static/")):
             return
         token = token_of(scope)
         if token is None or not hmac.compare_digest(token.encode(), secret.encode()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import uvicorn
 
@@ -26,8 +27,12 @@ from tocsin.wire.errors import Code, TocsinError
 class EdgeServer:
     """`run` it in an event loop. It calls `ready` with the node's address."""
 
-    def __init__(self, file: NodeFile, ready: Callable[[str], None] = lambda address: None) -> None:
+    def __init__(
+        self, file: NodeFile, ready: Callable[[str], None] = lambda address: None, pages: Path | None = None
+    ) -> None:
+        """`pages`: the folder of the tree view, which the root serves."""
         self.file = file
+        self._pages = pages
         self._ready = ready
         self._stop = asyncio.Event()
         self._failed = False
@@ -69,7 +74,7 @@ class EdgeServer:
         self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
         half_open = HalfOpenConnections(settings.half_open, settings.login_s)
         audit = open_audit_log(settings, f"edge node {settings.name}")
-        app = make_app(EdgeContext(node, root, EdgeMetrics(node, root)), settings, secret, audit)
+        app = make_app(EdgeContext(node, root, EdgeMetrics(node, root)), settings, secret, audit, self._pages)
         server = Server(
             uvicorn.Config(
                 app,

@@ -1,4 +1,4 @@
-"""Web pages beside an API: `/` is the index.html of a folder, `/static/…` its files.
+"""Web pages beside an API: `/` is one file of a folder, by default its index.html, `/static/…` its files.
 
 Pages load no files from other hosts.
 """
@@ -22,12 +22,15 @@ _HEADERS = {
 }
 
 
-def serve_pages(app: FastAPI, folder: Path) -> None:
-    """Serve the folder without authentication: pages contain no secret, and every request they make needs a token."""
+def serve_pages(app: FastAPI, folder: Path, index: str = "index.html") -> None:
+    """Serve the folder without authentication: pages contain no secret, and every request they make needs a token.
+
+    `index` is the file at `/`.
+    """
 
     @app.get("/", include_in_schema=False)
-    async def index() -> Response:
-        return FileResponse(folder / "index.html", headers=_HEADERS)
+    async def show_index() -> Response:
+        return FileResponse(folder / index, headers=_HEADERS)
 
     app.mount("/static", _WithHeaders(StaticFiles(directory=folder)))
 

@@ -16,7 +16,8 @@ NOT_JUDGED: Final = 3
 
 
 SITE: Final = "epeer-live"
-"""It runs on real processes only."""
+EDGE: Final = "ami-live"
+"""These two run on real processes only."""
 
 
 def register(app: typer.Typer) -> None:
@@ -55,9 +56,9 @@ def experiment(
         return
     try:
         options = _options(set_ or [])
-        if name == SITE:
-            live, folder = True, out or Path("out", "experiments", SITE)
-            report = _run_site(folder, options)
+        if name in (SITE, EDGE):
+            live, folder = True, out or Path("out", "experiments", name)
+            report = _run_site(folder, options) if name == SITE else _run_edge(folder, options)
         else:
             chosen = runner.find(name)
             folder = out or Path("out", "experiments", f"{chosen.name}-live" if live else chosen.name)
@@ -70,8 +71,8 @@ def experiment(
         print(json.dumps(report, allow_nan=False))
     else:
         _print(report)
-    if live and any(report["metrics"].get(name) for name in (*WRONG, "reordered", "repeated", "out_of_order")):
-        note(f"tocsin experiment: messages were lost or wrong; see the report and the logs in {folder}")
+    if live and any(report["metrics"].get(name) for name in (*WRONG, "reordered", "repeated", "out_of_order", "wrong")):
+        note(f"tocsin experiment: messages or rows were lost or wrong; see the report and the logs in {folder}")
         raise typer.Exit(1)
     open_claims = [claim["id"] for claim in report["claims"] if claim["holds"] is None]
     if open_claims:
@@ -81,17 +82,20 @@ def experiment(
 
 def _list(as_json: bool) -> None:
     from tocsin.experiments import runner
+    from tocsin.experiments.ami_live import LiveEdge
     from tocsin.experiments.epeer_live import LiveSite
 
     experiments = [runner.find(name) for name in runner.names()]
+    on_processes = {SITE: LiveSite.title, EDGE: LiveEdge.title}
     if as_json:
         listed = [{"name": entry.name, "title": entry.title, "runs": entry.default_runs} for entry in experiments]
-        print(json.dumps([*listed, {"name": SITE, "title": LiveSite.title, "runs": 1}]))
+        print(json.dumps([*listed, *({"name": key, "title": title, "runs": 1} for key, title in on_processes.items())]))
         return
     width = max((len(entry.name) for entry in experiments), default=0)
     for entry in experiments:
         print(f"{entry.name:<{width}}  {entry.title} (default: {entry.default_runs} runs)")
-    print(f"{SITE:<{width}}  {LiveSite.title} (on real processes)")
+    for key, title in on_processes.items():
+        print(f"{key:<{width}}  {title} (on real processes)")
 
 
 def _options(pairs: list[str]) -> dict[str, str]:
@@ -145,6 +149,15 @@ def _run_site(folder: Path, options: dict[str, str]) -> dict[str, Any]:
     configure_logs("error")
     folder.mkdir(parents=True, exist_ok=True)
     return site_scenarios.run_live(options, folder, note)
+
+
+def _run_edge(folder: Path, options: dict[str, str]) -> dict[str, Any]:
+    from tocsin.demo import edge_scenarios
+    from tocsin.runtime.http.logs import configure_logs
+
+    configure_logs("error")
+    folder.mkdir(parents=True, exist_ok=True)
+    return edge_scenarios.run_live(options, folder, note)
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -1,0 +1,179 @@
+"""`tocsin experiment ami-live`: a burst with and without the protocol, ordered transfers, and nodes that die [AMI].
+
+Experiments may not start processes: this module runs them (`edge_world`) and hands the rows to `experiments.ami_live`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from itertools import groupby, pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from tocsin.demo.edge_faults import compared, run_faults
+from tocsin.demo.edge_meters import DECLARATION
+from tocsin.demo.edge_options import EdgeOptions
+from tocsin.demo.edge_queries import BULK, figure_3, users_above
+from tocsin.demo.edge_tree import TreeSettings
+from tocsin.demo.edge_world import EdgeWorld, Look, edge_world
+from tocsin.experiments import runner
+from tocsin.experiments.ami_live import BURST, FAULTS, WITHOUT, LiveEdge
+from tocsin.experiments.edge_rows import Reference, in_spark
+from tocsin.experiments.runner import Row
+from tocsin.runtime.http.listening import loop_factory
+
+
+def run_live(
+    options: Mapping[str, str],
+    out: Path,
+    report_progress: Callable[[str], None],
+    reference: Reference = in_spark,
+) -> dict[str, Any]:
+    """Run the scenarios and return the report. `reference` computes the rows that the root should have published."""
+    read = EdgeOptions.of(options)
+    rows: list[Row] = []
+    for scenario in read.chosen:
+        report_progress(f"{scenario}: starting {read.nodes} edge nodes")
+        logs = out / "logs" / scenario
+        logs.mkdir(parents=True, exist_ok=True)
+        for earlier in logs.glob("*.log"):
+            earlier.unlink()
+        with (
+            tempfile.TemporaryDirectory(prefix="tocsin-edge-") as folder,
+            asyncio.Runner(loop_factory=loop_factory()) as loop,
+        ):
+            rows += loop.run(_run(scenario, read, Path(folder), logs, report_progress, reference))
+        facts = {key: value for key, value in rows[-1].items() if key not in ("kind", "scenario")}
+        report_progress(f"{scenario}: " + ", ".join(f"{key} {value:.4g}" for key, value in facts.items()))
+    command = "tocsin experiment ami-live" + "".join(f" --set {name}={value}" for name, value in options.items())
+    return runner.finish(LiveEdge(), 1, runner.table_of(rows), out, command)
+
+
+async def _run(
+    scenario: str,
+    options: EdgeOptions,
+    folder: Path,
+    logs: Path,
+    report_progress: Callable[[str], None],
+    reference: Reference,
+) -> list[Row]:
+    def settings(gateway: str) -> TreeSettings:
+        node: dict[str, str | int | float | bool] = {"period_s": options.period_s}
+        if scenario == FAULTS:
+            streams = {"neighbourhood-1": ("Readings", BULK)}
+            return TreeSettings(options.nodes, gateway, streams=streams, node=node)
+        node |= {"cpu_share": options.cpu_share, "negotiates": scenario == BURST}
+        return TreeSettings(options.nodes, gateway, node=node)
+
+    async with edge_world(folder, logs, settings) as world, AsyncExitStack() as opened:
+        began_s = time.time()
+        await world.tree.apply(DECLARATION)
+        await world.deploy(figure_3(options.user_s))
+        if scenario != FAULTS:
+            await world.deploy(users_above(options.peaks, options.user_s))
+        await world.open_meters(opened, options.load if scenario == FAULTS else options.burst_load)
+        tasks = [asyncio.create_task(work) for work in (world.watch(), *(feeder.run() for feeder in world.feeders))]
+        try:
+            own_s, nodes_s = time.process_time(), world.tree.cpu_s()
+            if scenario == FAULTS:
+                facts, more = await run_faults(world, options, opened, report_progress, reference)
+            else:
+                facts, more = await _burst(world, options, scenario, report_progress, reference), []
+            took_s = time.time() - began_s
+            facts["cores_nodes_at_end"] = (world.tree.cpu_s() - nodes_s) / took_s
+            facts["cores_publishers"] = (time.process_time() - own_s) / took_s
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        label = {"scenario": scenario}
+        looks = [label | {"kind": "look"} | asdict(look) | {"at_s": look.at_s - began_s} for look in world.looks]
+        more = [label | row | {"at_s": row["at_s"] - began_s} for row in more]
+    return [*looks, *more, {"kind": "run", "scenario": scenario, **facts}]
+
+
+# -- a burst -----------------------------------------------------------------------------------------------------------
+
+
+async def _burst(
+    world: EdgeWorld,
+    options: EdgeOptions,
+    scenario: str,
+    report_progress: Callable[[str], None],
+    reference: Reference,
+) -> dict[str, float]:
+    """Multiply the rates of all meters at one leaf."""
+    await asyncio.sleep(options.before_s)
+    leaf = world.tree.leaves[0]
+    feeders = [feeder for feeder in world.feeders if feeder.leaf == leaf]
+    calm = [look.load_pct for look in world.looks if look.node == leaf and look.at_s >= time.time() - _BASE_S]
+    factor = options.burst_pct / max(1.0, median(calm))
+    for feeder in feeders:
+        feeder.change_rate(factor)
+    at_s = time.time()
+    backlogs_s: list[float] = []
+    while time.time() < at_s + options.burst_s:
+        await asyncio.sleep(_BACKLOG_S)
+        backlogs_s.append(await world.backlog_s(leaf))
+    until_s = time.time()
+    for feeder in feeders:
+        feeder.change_rate(1.0 / factor)
+    third = len(backlogs_s) // 3
+    looks = [look for look in world.looks if at_s <= look.at_s <= until_s]
+    facts = {
+        "period_s": options.period_s,
+        "burst_factor": factor,
+        "peak_load_pct": max((look.load_pct for look in looks), default=0.0),
+        "overloaded_s": max((_longest_overload_s(own) for own in _by_node(looks)), default=0.0),
+        "overloaded_total_s": sum((_overload_s(own) for own in _by_node(looks)), 0.0),
+        "backlog_middle_s": median(backlogs_s[third : 2 * third]),
+        "backlog_end_s": median(backlogs_s[2 * third :]),
+        "moved": float(sum(_moves(own) for own in _by_node(looks)) / 2.0),
+        "generations": float(len({look.generation for look in looks})),
+    }
+    if scenario == WITHOUT:  # its backlog may take minutes to drain
+        return facts
+    return facts | await compared(world, reference, report_progress)
+
+
+def _by_node(looks: list[Look]) -> list[list[Look]]:
+    ordered = sorted(looks, key=lambda look: look.node)
+    return [list(own) for _, own in groupby(ordered, key=lambda look: look.node)]
+
+
+_BACKLOG_S: Final = 0.5
+_BASE_S: Final = 8.0
+"""The load before the burst is the median of so many seconds."""
+_UPPER_PCT: Final = 60.0
+
+
+def _longest_overload_s(looks: list[Look]) -> float:
+    """The longest time in which every report of a node was above U_t."""
+    longest_s, since_s = 0.0, None
+    for look in looks:
+        if look.load_pct <= _UPPER_PCT:
+            since_s = None
+            continue
+        since_s = look.at_s if since_s is None else since_s
+        longest_s = max(longest_s, look.at_s - since_s)
+    return longest_s
+
+
+def _overload_s(looks: list[Look]) -> float:
+    pairs = pairwise(looks)
+    return sum(after.at_s - look.at_s for look, after in pairs if look.load_pct > _UPPER_PCT)
+
+
+def _moves(looks: list[Look]) -> int:
+    """How many operators a node gained or lost between looks of one generation."""
+    pairs = pairwise(looks)
+    return sum(abs(after.operators - look.operators) for look, after in pairs if look.generation == after.generation)

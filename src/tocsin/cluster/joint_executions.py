@@ -24,11 +24,10 @@ from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.inputs import ExecutionInputs
 from tocsin.cluster.live import EngineContext, LiveChannel
 from tocsin.cluster.recovery import Recovery
-from tocsin.cluster.spark.driver_task import TaskAbandoned
 from tocsin.cluster.spark.execution import ExecutionSize, ready_task
 from tocsin.cluster.spark.joint_plan import JointPlan
 from tocsin.cluster.spark.reused_plan import ReusedPlan
-from tocsin.cluster.spark.time_limit import TimeOver, time_limit
+from tocsin.cluster.spark.time_limit import time_limit
 from tocsin.cluster.spark.writing import FewResults, WrittenResults, write_few_results_of_several
 from tocsin.cluster.sql.channel_query import ChannelQuery
 from tocsin.cluster.store.writes import Write
@@ -44,7 +43,7 @@ JOINT_PAIRS = 50_000
 JOINT_BYTES = 256 << 10
 """The most bytes of all tables of one of the channels."""
 JOINT_S = 5.0
-"""The most CPU time of a joint task. So few rows take milliseconds: a query that is slow in spite of it runs alone."""
+"""The longest time of a joint job. So few rows take milliseconds: a query that is slow in spite of it runs alone."""
 SLOW_S = 1.0
 """A channel of a failed group that takes longer than this by itself stays out of groups."""
 ALONE = 100
@@ -122,8 +121,6 @@ class JointExecutions:
                 self._recovery.note_joint_death([turn.live for turn in turns], str(error))
                 for turn in turns:
                     turn.live.is_suspect = True
-                if isinstance(error, TaskAbandoned | TimeOver):
-                    self._forget_plans(turns)
         return outcome
 
     def _begin(self, lives: Sequence[LiveChannel], outcome: JointOutcome) -> list[_Turn]:
@@ -152,7 +149,8 @@ class JointExecutions:
         owners = [results_owner(turn.live.name, turn.live.epoch) for turn in turns]
         with self._context.writes.begin_many(owners) as writes:
             plan = self._joint_plan([turn.plan for turn in turns])
-            with time_limit(self._context.spark, "joint", self._context.settings.execution_s, JOINT_S):
+            limit_s = min(JOINT_S, self._context.settings.execution_s)
+            with time_limit(self._context.spark, "joint", limit_s):
                 results = plan.run([turn.tables for turn in turns])
             complete = [  # of the others, some results are missing
                 (turn, write, FewResults(few, write.prefix(turn.live.results_folder), turn.live.execution + 1))
@@ -179,13 +177,6 @@ class JointExecutions:
             if len(self._plans) > _KEPT_PLANS:
                 self._plans.popitem(last=False)
             return joint
-
-    def _forget_plans(self, turns: Sequence[_Turn]) -> None:
-        """Make the plans of these channels again: a task that was cancelled may still use them."""
-        for turn in turns:
-            turn.live.prepared.plans.forget()
-        with self._lock:
-            self._plans.clear()
 
     def _wait_stored(self, turns: Sequence[_Turn]) -> None:
         newest = {

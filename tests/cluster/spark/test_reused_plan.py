@@ -15,7 +15,6 @@ from tests.cluster.emergency import NORTH, declare, ids, report
 from tests.conftest import publish, results_of
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.spark import reused_plan
-from tocsin.cluster.spark.driver_task import DriverTask
 from tocsin.cluster.spark.reused_plan import NotReusable, PlanCache, ReusedPlan, depends_on_clock
 
 pytestmark = pytest.mark.spark
@@ -121,27 +120,21 @@ def test_reused_plan_gives_the_results_of_the_ordinary_way(
         assert rows(found) == rows(expected)
 
 
-@pytest.mark.parametrize("is_local", [True, False])
-def test_reused_plan_runs_one_task(spark: SparkSession, is_local: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not is_local:
-        monkeypatch.setattr(DriverTask, "of", lambda _context: None)
+def test_reused_plan_runs_one_task(spark: SparkSession) -> None:
     planned = Planned(spark, QUERIES["several joins"])
     plan, inputs = planned.reused(), tables(3, 60, 8)
     plan.run(inputs)
     context = planned.session.sparkContext
-    context.setJobGroup(f"reused {is_local}", "one execution")
+    context.setJobGroup("reused", "one execution")
     found = plan.run(inputs)
     tracker = context.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(f"reused {is_local}")]
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup("reused")]
     stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-    assert [stage.numTasks for stage in stages if stage is not None] == ([] if is_local else [1])
+    assert [stage.numTasks for stage in stages if stage is not None] == [1]
     assert rows(found) == rows(planned.ordinary(inputs))
 
 
-def test_later_jobs_of_the_thread_compile_their_projections(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(DriverTask, "of", lambda _context: None)
+def test_later_jobs_of_the_thread_compile_their_projections(spark: SparkSession) -> None:
     planned = Planned(spark, QUERIES["collected"])
     planned.reused().run(tables(3, 60, 8))
     assert planned.session.sparkContext.getLocalProperty("spark.sql.codegen.factoryMode") is None

@@ -25,7 +25,6 @@ from tocsin.cluster.server.lateness import LateChannel, late_channels
 from tocsin.cluster.server.memory import RELEASE_S, release_memory
 from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.spark_watch import CHECK_S, SparkWatch
-from tocsin.cluster.spark.driver_task import abandon_tasks
 from tocsin.cluster.spark.heartbeat import SparkHeartbeat
 from tocsin.cluster.spark.session import described
 from tocsin.cluster.upkeep import OrphanSweep, maintain
@@ -267,7 +266,6 @@ class ClusterProcess:
                 self._log.warning("executions cancelled; the next start repeats them", running=len(late))
                 with suppress(Exception):
                     await asyncio.to_thread(cluster.spark.sparkContext.cancelAllJobs)
-                    await asyncio.to_thread(abandon_tasks)
                 await asyncio.wait(late, timeout=5)
         for pool in (self._pool, self._continuous_pool):
             pool.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Runs the reused plans of several channels as one task.
+"""Runs the reused plans of several channels as one Spark job with one task.
 
 A job costs the driver and the JVM far more than a few records: Spark serialises the plan, schedules a stage and a task,
 and reports both. `JointPlan` is the union of the RDDs of several plans, coalesced into one partition: its only task

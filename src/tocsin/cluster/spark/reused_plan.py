@@ -23,7 +23,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import _load_from_socket
 
-from tocsin.cluster.spark.driver_task import DriverTask, TaskAbandoned
 from tocsin.cluster.spark.errors import SPARK_ERRORS
 from tocsin.cluster.spark.replaceable_relation import Java, ReplaceableRelation, changed_settings, elements
 
@@ -87,13 +86,9 @@ class ReusedPlan:
     """The RDD of the results as Arrow batches."""
     _settings: Java
     """The session's settings as Java properties: some expressions read them inside the task."""
-    _settings_for_few: Java
-    """The same for a task with at most `INTERPRETED_ROWS`."""
     _context: Java
     _collect_and_serve: Java
     """A function of Spark. Finding it takes two calls to the JVM."""
-    _driver: DriverTask | None
-    """Runs the task without a job, if the executor is in the driver's JVM."""
 
     @classmethod
     def of(
@@ -113,10 +108,8 @@ class ReusedPlan:
             for name, table in tables.items()
         }
         jvm: Any = session.sparkContext._jvm
-        settings, settings_for_few = jvm.java.util.Properties(), jvm.java.util.Properties()
+        settings = jvm.java.util.Properties()
         settings.putAll(session.conf.getAll)
-        settings_for_few.putAll(settings)
-        settings_for_few.setProperty(_PROJECTIONS, "NO_CODEGEN")
         with changed_settings(session, _ONE_TASK):
             results = plan({name: relation.frame for name, relation in relations.items()})
             planned = results._jdf.queryExecution().executedPlan()
@@ -126,16 +119,7 @@ class ReusedPlan:
         _check_one_task(batches)
         schema = to_arrow_schema(results.schema, timezone="UTC")
         context: Any = session.sparkContext
-        return cls(
-            schema,
-            relations,
-            batches,
-            settings,
-            settings_for_few,
-            context._jsc.sc(),
-            jvm.PythonRDD.collectAndServe,
-            DriverTask.of(context),
-        )
+        return cls(schema, relations, batches, settings, context._jsc.sc(), jvm.PythonRDD.collectAndServe)
 
     def fits(self, tables: Mapping[str, pa.Table]) -> bool:
         """True if the plan was made for tables with these columns."""
@@ -160,11 +144,10 @@ class ReusedPlan:
 
     def collect(self, batches: Java, rows: int) -> list[bytes]:
         """The elements of an RDD of bytes, in order, with the settings of this plan's session. It reads `rows` rows."""
-        settings = self._settings_for_few if rows <= INTERPRETED_ROWS else self._settings
-        if self._driver is not None:
-            return self._driver.collect(batches, settings)
         properties = self._context.getLocalProperties()
-        properties.putAll(settings)
+        properties.putAll(self._settings)
+        if rows <= INTERPRETED_ROWS:
+            properties.setProperty(_PROJECTIONS, "NO_CODEGEN")
         try:
             served = self._collect_and_serve(batches)
         finally:
@@ -203,10 +186,6 @@ class PlanCache:
         is_ready = self.usable and self._plan is not None and self._key == key and self._plan.fits(tables)
         return self._plan if is_ready else None
 
-    def forget(self) -> None:
-        """Make the plan again at the next execution."""
-        self._plan = None
-
     def run(
         self,
         key: str,
@@ -228,11 +207,8 @@ class PlanCache:
             results = self._plan.run(tables)
         except NotReusable:
             self.usable = False
-        except TaskAbandoned:
-            self.forget()
-            raise
         except (*SPARK_ERRORS, Py4JError):
-            self.forget()  # the JVM may have died
+            self._plan = None  # the JVM may have died
         else:
             self.reused += 1
             return results

@@ -3,7 +3,7 @@
 A query that compares every pair of two large datasets can run for days; meanwhile the channel would be silent and
 other channels slow. All jobs of an execution carry a tag of their own, so that cancelling them stops nothing else. The
 tag also names the channel in Spark's pages. Jobs are cancelled, not threads: planning in the driver is not interrupted,
-and the jobs that follow it are. So is a task that the thread runs without a job (`driver_task`).
+and the jobs that follow it are.
 
 Not a watch over Spark itself: a JVM that does not answer needs another.
 """
@@ -11,7 +11,6 @@ Not a watch over Spark itself: a JVM that does not answer needs another.
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,15 +18,11 @@ from contextlib import contextmanager, suppress
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from tocsin.cluster.spark.driver_task import DriverTask, TaskAbandoned, abandon_task
 from tocsin.cluster.spark.errors import SPARK_ERRORS
 from tocsin.wire.errors import Code, TocsinError
 
 _AGAIN_S = 0.5
 """Pause between two cancellations: a job that starts after the first one is cancelled by the next."""
-
-_LEAST_WAIT_S = 0.1
-"""The least pause between two looks at the CPU time of a task."""
 
 _GONE = (*SPARK_ERRORS, Py4JError, OSError)
 """Errors of calls to a JVM that has ended: the execution fails with its own error."""
@@ -60,47 +55,22 @@ class TimeLimit:
 
 
 @contextmanager
-def time_limit(
-    session: SparkSession, channel: str, limit_s: float, computing_s: float | None = None
-) -> Iterator[TimeLimit]:
+def time_limit(session: SparkSession, channel: str, limit_s: float) -> Iterator[TimeLimit]:
     """A block whose Spark jobs, started by this thread, are cancelled after `limit_s`. It then raises TimeOver.
-
-    With `computing_s`, they are cancelled earlier if they have computed for so long. That is CPU time, because other
-    work on the machine makes every query slow. A Spark job does not report its CPU time: its time on the clock counts.
 
     The jobs of each channel get an even share of the cores, however many tasks another channel has waiting.
     """
     context = session.sparkContext
     tag = f"tocsin-{channel}-{uuid.uuid4().hex}"
-    limit, ended, thread = TimeLimit(channel, limit_s), threading.Event(), threading.get_ident()
-
-    driver = None if computing_s is None else DriverTask.of(context)
-    computed_s = time.monotonic if driver is None else driver.computing_clock()
-    began_s, computed_before_s = time.monotonic(), 0.0 if computing_s is None else computed_s()
-
-    def left_s() -> float:
-        """A lower bound of the time until the limit."""
-        by_clock_s = began_s + limit_s - time.monotonic()
-        if computing_s is None:
-            return by_clock_s
-        with suppress(*_GONE):
-            return min(by_clock_s, computed_before_s + computing_s - computed_s())
-        return by_clock_s
+    limit, ended = TimeLimit(channel, limit_s), threading.Event()
 
     def watch() -> None:
-        wait_s = limit_s if computing_s is None else min(limit_s, computing_s)
-        while not ended.wait(wait_s):
-            wait_s = left_s()
-            if wait_s <= 0.0:
-                break
-            wait_s = max(wait_s, _LEAST_WAIT_S)
-        else:
+        if ended.wait(limit_s):
             return
         limit.is_over = True
         while not ended.is_set():
             with suppress(*_GONE):
                 context.cancelJobsWithTag(tag)
-                abandon_task(thread)
             ended.wait(_AGAIN_S)
 
     context.setLocalProperty("spark.scheduler.pool", channel)
@@ -108,7 +78,7 @@ def time_limit(
     threading.Thread(target=watch, name=f"limit-{channel}", daemon=True).start()
     try:
         yield limit
-    except (*SPARK_ERRORS, TaskAbandoned):
+    except SPARK_ERRORS:
         limit.check()
         raise
     finally:

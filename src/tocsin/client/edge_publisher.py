@@ -20,17 +20,19 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 import httpx
 import msgspec
-import pyarrow as pa
 
 from tocsin.client.coordinator import response_error
 from tocsin.client.errors import ClientError, SessionEnded, Unreachable
 from tocsin.client.tls import Verify, context_for
 from tocsin.wire.errors import Code
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _ARROW: Final = "application/vnd.apache.arrow.stream"
 _SHORTEST_S: Final = 0.1
@@ -270,6 +272,8 @@ class EdgePublisher:
 
 
 def _arrow_stream(readings: Any) -> bytes:
+    import pyarrow as pa  # not at the start: most clients publish no readings, and brokers load this package too
+
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, readings.schema) as writer:
         writer.write(readings)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import signal
 import time
@@ -12,6 +14,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import Accepted, RecordForm
@@ -19,6 +22,7 @@ from tocsin.cluster.retention import Uptime
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.session import Session, make_session, require_java
 from tocsin.model.ids import ChannelName
+from tocsin.runtime.http.logs import configure_logs
 from tocsin.wire.errors import TocsinError
 
 ClusterAt = Callable[..., DataCluster]
@@ -33,6 +37,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("explore", derandomize=False, deadline=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+@pytest.fixture
+def log_lines() -> Iterator[io.StringIO]:
+    """All log lines of this process, as JSON. An earlier test may have sent them elsewhere."""
+    root = logging.getLogger()
+    before = (root.handlers, root.level)
+    stream = io.StringIO()
+    configure_logs("debug", "json", stream)
+    yield stream
+    root.handlers, level = before
+    root.setLevel(level)
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

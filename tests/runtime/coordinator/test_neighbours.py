@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -238,24 +239,20 @@ def test_site_that_is_no_neighbour_is_refused_with_the_reason(tmp_path: Path) ->
     asyncio.run(scenario())
 
 
-def test_wrong_token_is_logged_with_the_remedy_and_without_the_token(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_token_is_logged_with_the_remedy_and_without_the_token(tmp_path: Path, log_lines: io.StringIO) -> None:
     async def scenario() -> None:
         ports = dict(zip(("east", "west"), free_ports(2), strict=True))
         async with (
             site(tmp_path / "east", "east", ports["east"], "west", ports["west"]),
             site(tmp_path / "west", "west", ports["west"], "east", ports["east"]),
+            asyncio.timeout(WAIT_S),
         ):
-            logged = ""
-            async with asyncio.timeout(WAIT_S):
-                while "it refuses the token" not in logged:
-                    await asyncio.sleep(0.05)
-                    logged += "".join(capfd.readouterr())
-            assert "put one with the scope site:east into token_file" in logged
-            assert SECRET not in logged
+            while "it refuses the token" not in log_lines.getvalue():
+                await asyncio.sleep(0.05)
 
     asyncio.run(scenario())
+    assert "put one with the scope site:east into token_file" in log_lines.getvalue()
+    assert SECRET not in log_lines.getvalue()
 
 
 def test_connection_to_a_neighbour_that_does_not_read_ends() -> None:

@@ -68,6 +68,23 @@ def test_process_that_cannot_start_is_not_restarted_and_reports_the_reason(tmp_p
     asyncio.run(scenario())
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel gives sessions no priority")
+def test_low_priority_counts_against_other_sessions_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        arguments = ["coordinator", "--state", str(tmp_path / "state"), "--port", "0"]
+        child = Child("coordinator", arguments, log=tmp_path / "log", stop_s=10, niceness=3)
+        child.start()
+        try:
+            await child.ready(60)
+            lower = min(os.nice(0) + 3, 19)
+            assert os.getpriority(os.PRIO_PROCESS, child.pid or 0) == lower
+            assert Path(f"/proc/{child.pid}/autogroup").read_text().split()[-1] == str(lower)
+        finally:
+            await child.stop()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
 def test_no_process_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     supervisor = subprocess.Popen(

@@ -59,7 +59,7 @@ class Child:
         niceness: int = 0,
         preload: str | None = None,
     ) -> None:
-        """`niceness` lowers the priority of the process when the processor is busy, as nice(1) does.
+        """`niceness` lowers the priority of the process when the processor is busy, as nice(1) does, and of its session.
 
         `preload` is a module whose `install` runs in the process before the command.
         """
@@ -169,6 +169,9 @@ def count_failure(failures: int, up_s: float | None) -> int:
     return 1 if up_s is not None and up_s >= _STEADY_S else failures + 1
 
 
+_SESSION_PRIORITY = Path("/proc/self/autogroup")
+
+
 def _before_command(parent: int, niceness: int) -> Callable[[], None] | None:
     """A function that runs in the child before the command: it sets the priority and ties the child to its parent."""
     libc = _LIBC
@@ -177,13 +180,23 @@ def _before_command(parent: int, niceness: int) -> Callable[[], None] | None:
 
     def before_command() -> None:
         if niceness:
-            os.nice(niceness)
+            _lower_priority(niceness)
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:  # the parent died before the call above
                 os._exit(1)
 
     return before_command
+
+
+def _lower_priority(niceness: int) -> None:
+    """Lower the priority of this process, and of its session where Linux schedules sessions as groups.
+
+    Inside a group alone `nice` counts: without the second step a child that starts a session competes as an equal.
+    """
+    lower = os.nice(niceness)
+    with contextlib.suppress(OSError):  # a kernel without groups
+        _SESSION_PRIORITY.write_text(str(lower), encoding="ascii")
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PYTEST = (sys.executable, "-m", "pytest")
-FIRST_HALF = ("tests/cluster", "tests/experiments", "tests/sim")
+FIRST_HALF = ("tests/benchmarks", "tests/cluster", "tests/demo", "tests/experiments", "tests/sim")
 """The second half has all other folders: a new folder needs no entry here."""
 HALVES = ((*FIRST_HALF,), ("tests", *(f"--ignore={folder}" for folder in FIRST_HALF)))
 MOST_REPEATED = 5

@@ -59,7 +59,7 @@ class Child:
         niceness: int = 0,
         preload: str | None = None,
     ) -> None:
-        """`niceness` lowers the priority of the process when the processor is busy, as nice(1) does, and of its session.
+        """`niceness` lowers the priority of the process and its session when the processor is busy, as nice(1) does.
 
         `preload` is a module whose `install` runs in the process before the command.
         """

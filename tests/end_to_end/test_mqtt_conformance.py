@@ -69,10 +69,14 @@ def test_broker_passes_more_conformance_cases_than_mosquitto(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def scenario() -> tuple[dict[str, str], dict[str, str]]:
-        async with mosquitto(tmp_path) as port:
-            theirs = await run_all("127.0.0.1", port, "ann", "any")
-        async with mqtt_network(tmp_path, 1, **{"mqtt-keep-alive-s": KEEP_ALIVE_S}) as network:
-            return await run_all("127.0.0.1", network.port(), "ann", network.token), theirs
+        async with (
+            mosquitto(tmp_path) as port,
+            mqtt_network(tmp_path, 1, **{"mqtt-keep-alive-s": KEEP_ALIVE_S}) as network,
+            asyncio.TaskGroup() as both,  # the cases mostly wait
+        ):
+            ours = both.create_task(run_all("127.0.0.1", network.port(), "ann", network.token))
+            theirs = both.create_task(run_all("127.0.0.1", port, "ann", "any"))
+        return ours.result(), theirs.result()
 
     ours, theirs = asyncio.run(scenario())
     counts = {"cases": Counter(map(_kind, ours)), "tocsin": _passed(ours), "mosquitto": _passed(theirs)}

@@ -232,6 +232,24 @@ def test_profile_names_receivers_or_the_senders_of_a_head() -> None:
         assert all(rate_per_s == pytest.approx(1_050, rel=0.05) for _, rate_per_s in profile.topics[T])
 
 
+def test_neighbouring_sites_count_as_receivers_and_are_in_no_profile() -> None:
+    home = Home(Capacity(out_bytes_per_s=2_000.0), Role.EDGE, receivers=0, topic_queue_bytes=1_000)
+    home.process.handlers[effects.UseNeighbours] = lambda effect: None
+    home.process.happened(events.FederationReceived(site_link.Federate("east")))
+    home.connect("site-west", wire.AttachReceiver(1, T, flows={"east": 0}))
+    home.connect("site-north", wire.AttachReceiver(1, T, flows={"south": 0}))
+    home.now_s += 1.0
+    for waiting in range(2):
+        (load,) = home.capacity.site_load().topics
+        assert (load.receivers, load.senders) == (1, 1), "the other site takes no messages of this one"
+        home.capacity.handle(ReportProfile(4))
+        assert home.reports[-1] == site_link.SiteProfile(4, {})
+        for _ in range(5 * (1 - waiting)):
+            home.publish(bytes(1_000))
+        assert waiting or home.process.core.state.topics[T].lagging, "the connection of the neighbour is full"
+        home.now_s += 1.0
+
+
 def test_blocked_connections_get_beats() -> None:
     home = Home(Capacity(out_bytes_per_s=100.0), receivers=1, topic_queue_bytes=2_000)
     for _ in range(5):

@@ -113,6 +113,7 @@ def test_home_reports_offered_rates_with_dropped_and_discarded_messages() -> Non
     bench = LimitBench()
     assert bench.rates() == {}
     ann, bob = bench.sender(), bench.sender(user="bob")
+    bench.flood(bob, 1, 2, 40)
     bench.limit(ann=1.0, bob=1.0)
     at = bench.core.state.topics[T].at
     bench.flood(ann, 1, 3, 200)
@@ -136,6 +137,24 @@ def test_rate_before_the_limit_counts_until_the_sender_reports() -> None:
     assert bench.rates()[ANN].offered_per_s == pytest.approx(200.0, rel=0.1)
     bench.ask(ann, wire.Offered(bench.core.state.topics[T].at, 20.0))
     assert bench.rates()[ANN].offered_per_s == 20.0
+
+
+def test_sender_that_reports_far_more_than_it_sent_is_not_believed() -> None:
+    bench = LimitBench()
+    bench.rates()
+    ann, bob, at = bench.sender(), bench.sender(user="bob"), bench.core.state.topics[T].at
+    bench.ask(ann, wire.Offered(at, 1e6))
+    assert ANN not in bench.rates(), "a sender without a limit has nothing to report"
+    bench.flood(ann, 1, 2, 100)
+    bench.limit(ann=1.0, bob=1.0)
+    for _ in range(3):
+        bench.pass_time(1.0)
+        bench.limit(ann=1.0, bob=1.0)
+        bench.ask(ann, wire.Offered(at, 1e6))
+        bench.ask(bob, wire.Offered(at, 1e6))
+    rates = bench.rates()
+    assert rates[ANN].offered_per_s == pytest.approx(200.0, rel=0.1)
+    assert rates[BOB].offered_per_s == 10.0
 
 
 def test_publisher_is_as_old_as_its_first_message() -> None:

@@ -24,7 +24,10 @@ _FRESH_S = 5.0
 """For so long the rate that a limited sender reported counts."""
 _OLD_S = 86_400.0
 """The age of a publisher that was there before this home began to count."""
-_MOST_RATE_PER_S = 1e6
+_MOST_GROWTH, _LEAST_CLAIM_PER_S = 2.0, 10.0
+"""A sender that reports more than twice the rate that this home has measured, and more than 10/s, is not believed: the
+limits of a whole site last until all that is offered fits. A sender that does offer more sends more as soon as it may,
+and is believed then."""
 
 _Publisher = tuple[TopicName, int]
 
@@ -40,9 +43,12 @@ class _Count:
     claimed_per_s: float = 0.0
     """As the sender reported; it also counts messages that its library discarded."""
     claimed_s: float = float("-inf")
+    known_per_s: float = 0.0
+    """The highest rate of a second since the limit began, or shortly before it."""
 
     def claimed(self, now_s: float) -> float:
-        return self.claimed_per_s if now_s - self.claimed_s <= _FRESH_S else 0.0
+        believed_per_s = max(_LEAST_CLAIM_PER_S, _MOST_GROWTH * self.known_per_s)
+        return min(self.claimed_per_s, believed_per_s) if now_s - self.claimed_s <= _FRESH_S else 0.0
 
 
 class Limiting:
@@ -99,7 +105,7 @@ class Limiting:
         """A limited sender reports what its application offers."""
         topic = self._state.by_number.get(request.at)
         publisher = None if topic is None else connection.senders.get(topic.name)
-        if topic is None or publisher is None or not 0.0 <= request.per_s <= _MOST_RATE_PER_S:
+        if topic is None or publisher is None or not request.per_s >= 0.0 or not self.is_limited(topic, publisher):
             return
         counted = self._counts.setdefault((topic.name, publisher), _Count(self._first_seen_s()))
         counted.claimed_per_s, counted.claimed_s = request.per_s, self._state.now_s
@@ -165,6 +171,8 @@ class Limiting:
         }
         for key, counted in list(self._counts.items()):
             counted.rate_per_s = counted.messages / passed_s
+            before_per_s = counted.known_per_s * (1.0 if key in self._limits else 0.5)
+            counted.known_per_s = max(counted.rate_per_s, before_per_s)
             if counted.messages:
                 counted.mean_bytes = counted.size_bytes / counted.messages
             elif key not in present:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from itertools import count
 
 import pytest
@@ -72,6 +74,23 @@ def test_attach_with_too_many_flows_is_refused() -> None:
     refusal = bench.last(neighbour)
     assert isinstance(refusal, wire.Refused) and refusal.code == Code.TOO_MANY
     assert not bench.core.state.topics[T].flows
+
+
+def test_attach_with_impossible_numbers_searches_no_messages() -> None:
+    class Searched(deque[wire.Entry]):
+        searches = 0
+
+        def __reversed__(self) -> Iterator[wire.Entry]:
+            type(self).searches += 1
+            return super().__reversed__()
+
+    bench = SiteBench()
+    bench.publish(bench.sender(), 1, b"x", b"y")
+    topic = bench.core.state.topics[T]
+    topic.recent = Searched(topic.recent)
+    neighbour = bench.neighbour({"A": -1} | {f"s{number}": -number for number in range(1, 999)})
+    assert Searched.searches == 0
+    assert [entry[2] for entry in bench.crossed(neighbour)] == [b"x", b"y"]
 
 
 def test_neighbour_continues_behind_its_number_on_a_new_connection() -> None:

@@ -212,6 +212,18 @@ def test_publisher_is_refused_for_a_while_when_the_queue_is_full() -> None:
     assert accepted[-1].number == refused[0].number - 1
 
 
+def test_client_that_may_not_publish_takes_nothing_of_the_matching_budget() -> None:
+    home = Home(Capacity(matched_per_s=10.0))
+    stranger, identity = home.connect("mallory", wire.AttachReceiver(1, T))
+    topic = home.process.core.state.topics[T]
+    for number in range(100):
+        home.process.happened(events.RequestReceived(identity, wire.Publish(topic.at + number, 1, [b""] * 100)))
+    assert home.process.matching is not None and home.process.matching.waiting_messages == 0
+    assert {message.code for message in stranger.received if isinstance(message, wire.NotAccepted)} == {"not_home"}
+    home.publish(b"x")
+    assert home.receivers[0][0].sequences == [1]
+
+
 def test_matching_of_a_head_is_not_limited() -> None:
     home = Home(Capacity(matched_per_s=1.0), Role.HEAD)
     for _ in range(50):

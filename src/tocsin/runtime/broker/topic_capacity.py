@@ -154,6 +154,9 @@ class TopicCapacity:
         assert matching is not None
         if client is None:
             return []
+        topic = self._topics.core.state.by_number.get(request.at)
+        if topic is None or topic.name not in client.senders:  # it is refused, and must not use up the budget
+            return self._topics.core.handle(events.RequestReceived(connection, request), self._topics.now_s())
         if matching.is_full:
             wait_s = min(_MOST_RETRY_S, max(_LEAST_RETRY_S, matching.delay_s / 2))
             message = "this broker matches fewer messages per second than it gets; try again later"

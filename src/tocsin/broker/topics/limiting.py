@@ -4,7 +4,8 @@ The home announces each limit to its sender, whose library discards the excess b
 does not obey has its excess dropped here, each message with `not_accepted` and the code `limited`. The coordinator's
 limits contain the guarantee of PROTECTED topics; a home knows no other rule than the limit.
 
-The home also counts what each publisher offers, once the coordinator has asked for that.
+The home also counts what each publisher offers, once the coordinator has asked for that. Flows of other sites count as
+publishers, but never get a limit: their messages were accepted elsewhere.
 """
 
 from __future__ import annotations

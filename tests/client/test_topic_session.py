@@ -177,3 +177,18 @@ def test_message_dropped_while_the_session_attaches_again_is_not_reported_as_acc
     (attach,) = bench.take(wire.AttachSender)
     bench.hear("ws://one", wire.SenderAttached(attach.id, 3, 3))
     assert [(settle.ticket, settle.code) for settle in bench.take(events.Settle)] == [(1, "limited"), (2, None)]
+
+
+def test_connection_that_the_driver_does_not_read_is_not_stalled() -> None:
+    bench = SessionBench()
+    bench.do(events.SubscribeRequested(1, "a/+"))
+    bench.learn("ws://one")
+    bench.attach_receiver("ws://one")
+    for _ in range(600):
+        bench.now_s += 0.1
+        bench.do(events.Ticked(reads=False))
+    assert bench.take(events.Disconnect) == []
+    for _ in range(150):
+        bench.now_s += 0.1
+        bench.do(events.Ticked())
+    assert len(bench.take(events.Disconnect)) == 1, "it is read again, and silent"

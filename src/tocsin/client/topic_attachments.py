@@ -266,6 +266,11 @@ class Attachments:
             connection.heard_s = now_s
         return connection
 
+    def excuse_silence(self, now_s: float) -> None:
+        """The driver does not read: silence says nothing about the brokers."""
+        for connection in self.connections.values():
+            connection.heard_s = now_s
+
     def stalled(self, now_s: float) -> list[int]:
         """Connections that were silent for too long, or did not log in in time."""
         return [

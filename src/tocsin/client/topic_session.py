@@ -130,7 +130,9 @@ class TopicSession:
                 if self.agent is not None:
                     self.agent.use_gateway(address)
                     self._keep_gateway(now_s)
-            case events.Ticked():
+            case events.Ticked(reads):
+                if not reads:
+                    self._homes.excuse_silence(now_s)
                 self._keep_gateway(now_s)
                 if self.agent is not None:
                     yield from self.agent.probes(self._homes.connections.values(), now_s)

@@ -77,6 +77,44 @@ def test_excess_of_a_disobedient_publisher_is_dropped_and_each_message_refused()
     assert bench.core.limiting.dropped == len(refused)
 
 
+def test_limited_publisher_does_not_escape_by_a_new_run() -> None:
+    bench = LimitBench()
+    ann, receiver = bench.sender(), bench.receiver()
+    bench.publish(ann, 1, b"x")
+    bench.take(receiver)
+    sent = 0
+    for second in range(10):
+        bench.limit(ann=10.0)  # the coordinator never learns of the later runs in time
+        bench.renew()
+        for part in range(2):
+            runner = bench.sender(run=100 + 2 * second + part)
+            bench.flood(runner, 1, 1, 500)
+            sent += 500
+    delivered = sum(len(message.messages) for message in bench.take(receiver) if isinstance(message, wire.Messages))
+    assert delivered <= 20 * 10 + 20, "20 seconds of the limit"
+    newcomer = bench.sender(user="bob")
+    bench.flood(newcomer, 1, 1, 500)
+    assert sum(len(m.messages) for m in bench.take(receiver) if isinstance(m, wire.Messages)) == 500
+
+
+def test_limit_of_a_new_run_ends_with_the_limits_or_when_it_gets_its_own() -> None:
+    bench = LimitBench()
+    bench.sender()
+    bench.limit(ann=10.0)
+    later = bench.sender(run=8)
+    assert limits(bench.take(later)) == [10.0]
+    bench.do(LimitsReceived(LimitPublishers({T: [(ANN, 10.0), (publisher_id("ann", 8), 30.0)]})))
+    assert limits(bench.take(later)) == [30.0]
+    last = bench.sender(run=9)
+    bench.take(last)
+    for _ in range(3):
+        bench.pass_time(1.0)
+        bench.limit(ann=10.0)
+    assert limits(bench.take(last)) == [None], "the coordinator has left it without a limit"
+    bench.limit()
+    assert bench.core.limiting.limits_any is False
+
+
 def test_obedient_and_unlimited_publishers_lose_nothing() -> None:
     bench = LimitBench()
     ann, bob = bench.sender(), bench.sender(user="bob")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tocsin.broker.topics.hosted import Connection, HostedTopic, TopicsState
+from tocsin.broker.topics.publisher_shares import owner_of
 from tocsin.model.ids import TopicName
 from tocsin.model.rate_limit import RateLimit
 from tocsin.wire import topic as wire
@@ -21,6 +22,8 @@ from tocsin.wire.site_link import LIMITS_S, LimitPublishers, PublisherRate, Publ
 _SLACK_S = 0.5
 """A home admits so many seconds' worth more at once than the sender's library: frames arrive unevenly."""
 _SECOND_S = 1.0
+_UNKNOWN_S = 2.0
+"""The coordinator limits a new publisher in the second after its first message, if at all."""
 _FRESH_S = 5.0
 """For so long the rate that a limited sender reported counts."""
 _OLD_S = 86_400.0
@@ -60,6 +63,8 @@ class Limiting:
         self.dropped = 0
         """Messages beyond a limit since the start of the process."""
         self._limits: dict[_Publisher, RateLimit] = {}
+        self._inherited: dict[_Publisher, float] = {}
+        """New publishers with a limit of another publisher of their user → until when, unless they get their own."""
         self._until_s = 0.0
         self._counts: dict[_Publisher, _Count] = {}
         self._began_s: float | None = None
@@ -97,8 +102,19 @@ class Limiting:
         return now_s if now_s - self._began_s > _SECOND_S else float("-inf")
 
     def attached(self, connection: Connection, topic: HostedTopic, publisher: int) -> None:
-        """A sender has attached: announce its limit."""
-        limit = self._limits.get((topic.name, publisher))
+        """A sender has attached: announce its limit.
+
+        Until the coordinator knows a new publisher, it has the lowest limit of its user's publishers of this topic, and
+        no burst: otherwise a client could escape its limit by a new run every second.
+        """
+        key = (topic.name, publisher)
+        if self._limits and key not in self._limits:
+            named = [(topic.name, other) for other in topic.shares.of(owner_of(connection.user))]
+            lowest = min((self._limits[other].rate_per_s for other in named if other in self._limits), default=None)
+            if lowest is not None:
+                self._limits[key] = replace(RateLimit.of(lowest, self._state.now_s), tokens=0.0)
+                self._inherited[key] = self._state.now_s + _UNKNOWN_S
+        limit = self._limits.get(key)
         if limit is not None:
             self._state.send(connection, wire.Limit(topic.at, limit.rate_per_s))
 
@@ -125,6 +141,10 @@ class Limiting:
     def _set(self, rates: dict[_Publisher, float]) -> None:
         before, now_s = self._limits, self._state.now_s
         self._limits = {key: _bucket(before.get(key), rate, now_s) for key, rate in rates.items() if rate >= 0.0}
+        self._inherited = {
+            key: until_s for key, until_s in self._inherited.items() if rates and key not in rates and now_s < until_s
+        }
+        self._limits |= {key: before[key] for key in self._inherited if key in before}
         for key in self._limits.keys() - before.keys():
             # Until the sender reports what it offers, its rate before the limit counts: what it sends now is the limit.
             counted = self._counts.get(key)

@@ -281,11 +281,12 @@ class SiteControl:
     def _record_end(self, turn: Turn, ended: migration.OffloadEnded) -> None:
         offload, moved = ended.offload, len(ended.moved)
         took_s = turn.now_s - self._began_s.pop(offload.source, turn.now_s)
+        moved_topics, stayed_topics = ({topic for _, topic in clients} for clients in (ended.moved, ended.stayed))
         for move in offload.moves:
             self._arrived_s[move.target, move.topic] = turn.now_s
-            if ended.ending is migration.Ending.TIMED_OUT and any(topic == move.topic for _, topic in ended.stayed):
+            if ended.ending is migration.Ending.TIMED_OUT and move.topic in stayed_topics:
                 self._arrived_s[move.source, move.topic] = turn.now_s  # clients that do not move: try other topics
-            is_moved = move.is_whole and any(topic == move.topic for _, topic in ended.moved)
+            is_moved = move.is_whole and move.topic in moved_topics
             if is_moved and not _is_head(turn, move.source):
                 _receive_at(turn, move.topic, move.target)
         is_complete = ended.ending is migration.Ending.COMPLETE

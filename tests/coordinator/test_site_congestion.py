@@ -9,7 +9,7 @@ import pytest
 
 from tests.coordinator.simulated_site import HEAD, SimulatedSite, Topic
 from tocsin.coordinator.effects import Effect, SendToBroker
-from tocsin.coordinator.events import Event, TopicCreated
+from tocsin.coordinator.events import Event, TopicCreated, TopicDeleted
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.flow import flow_publisher, is_flow
 from tocsin.model.ids import BrokerId, TopicName
@@ -219,6 +219,20 @@ def test_home_that_does_not_answer_leaves_other_limits_alone() -> None:
     made.damage(WHOLE)
     made.run(3.0)
     assert made.limits == {}
+
+
+def test_limits_of_topics_that_are_deleted_end() -> None:
+    made = site()
+    made.damage(DAMAGED)
+    made.run(5.0)
+    assert made.core.site_congestion.limits
+    for topic in list(made.topics):
+        made.ask(lambda ask, topic=topic: TopicDeleted(ask, topic))  # type: ignore[misc]
+        for edge in made.edges.values():
+            edge.receivers.pop(topic, None)
+    made.offered.clear()
+    made.run(8.0)
+    assert made.core.site_congestion.limits == {} and not made.core.site_loads.has_demand
 
 
 def test_limits_end_when_receivers_can_move_to_a_repaired_edge() -> None:

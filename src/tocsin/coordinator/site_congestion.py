@@ -30,7 +30,15 @@ from tocsin.policies.sites.congestion_types import (
     TopicView,
 )
 from tocsin.policies.sites.types import Load
-from tocsin.wire.site_link import LimitPublishers, PublisherRate, PublisherRates, Ratings, ReportPublishers, Role
+from tocsin.wire.site_link import (
+    LIMITS_S,
+    LimitPublishers,
+    PublisherRate,
+    PublisherRates,
+    Ratings,
+    ReportPublishers,
+    Role,
+)
 
 _ROUND_S = 1.0
 _ANSWER_S = 0.5
@@ -72,7 +80,7 @@ class SiteCongestion:
         """The homes of the publishers with limits."""
         self._round: _Round | None = None
         self._number = 0
-        self._next_s = float("-inf")
+        self._next_s = self._answered_s = float("-inf")
         self._second_s = float("-inf")
         self._counting: dict[BrokerId, int] = {}
         """Brokers that count the messages of publishers → the link over which the coordinator asked for that."""
@@ -151,7 +159,11 @@ class SiteCongestion:
         assert self._round is not None
         rates, silent, self._round = self._round.rates, self._round.missing, None
         if not rates:
-            return  # no home answers: the limits end by themselves
+            if turn.now_s - self._answered_s > LIMITS_S:  # no home answers: the limits have ended there
+                self._apply(turn, CongestionPlan(0, {}, (), (), ()), {})
+                self._loads.set_demand({})
+            return
+        self._answered_s = turn.now_s
         views, imported = self._views(turn, rates.values())
         snapshot = self._snapshot(turn, views, imported)
         made = plan(snapshot, live_params(turn.rules))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tocsin.client import topic_events as events
+from tocsin.client.topic_frames import FrameReceiver
+from tocsin.client.topic_receiving import ReceiverState
 from tocsin.client.topic_session import TopicSession
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
@@ -192,3 +194,15 @@ def test_connection_that_the_driver_does_not_read_is_not_stalled() -> None:
         bench.now_s += 0.1
         bench.do(events.Ticked())
     assert len(bench.take(events.Disconnect)) == 1, "it is read again, and silent"
+
+
+def test_relay_of_an_edge_follows_no_redirect() -> None:
+    for make_receiver, connects in ((ReceiverState, 1), (FrameReceiver, 0)):
+        bench = SessionBench()
+        bench.session = TopicSession(7, lambda: 0.0, make_receiver=make_receiver)
+        bench.do(events.SubscribeRequested(1, "a/+"))
+        bench.learn("ws://one")
+        bench.attach_receiver("ws://one")
+        bench.take(events.Connect)
+        bench.hear("ws://one", wire.Redirect(3, T, BrokerId("e2"), "ws://two"))
+        assert len(bench.take(events.Connect)) == connects

@@ -28,6 +28,11 @@ class ReceiverState:
     asked: Position | None = None
     """The position in the last request."""
 
+    @property
+    def may_change_edge(self) -> bool:
+        """False for a receiver that must stay at the home: it obeys no `redirect`."""
+        return True
+
     def request(self, number: int, *, early: bool = False) -> wire.AttachReceiver:
         self.asked = self.after
         after = None if self.after is None else (self.after.epoch, self.after.sequence)

@@ -298,8 +298,9 @@ class TopicSession:
                 yield from self._homes.early.waits(connection, message)
             case wire.Moving(at, topic, _, address):
                 yield from self._homes.early.announced(connection, topic, at, address)
-            case wire.Redirect():
-                self._homes.redirects.ordered(connection, message, now_s)
+            case wire.Redirect(_, topic):
+                if (receiver := self.receivers.get(topic)) is not None and receiver.may_change_edge:
+                    self._homes.redirects.ordered(connection, message, now_s)
             case wire.Moved(_, topic, _, address):
                 self._homes.moved(connection, topic, address)
             case wire.Limit(at, per_s):

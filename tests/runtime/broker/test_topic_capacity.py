@@ -262,6 +262,15 @@ def test_neighbouring_sites_count_as_receivers_and_are_in_no_profile() -> None:
         home.now_s += 1.0
 
 
+def test_relays_are_in_no_profile_of_a_home() -> None:
+    home = Home(Capacity(), Role.EDGE, receivers=1)
+    home.connect("relay-e2", wire.AttachReceiver(1, T, at_home=True))
+    home.capacity.handle(ReportProfile(4))
+    profile = home.reports[-1]
+    assert isinstance(profile, site_link.SiteProfile)
+    assert [client for client, _ in profile.topics[T]] == ["r0/5"]
+
+
 def test_blocked_connections_get_beats() -> None:
     home = Home(Capacity(out_bytes_per_s=100.0), receivers=1, topic_queue_bytes=2_000)
     for _ in range(5):

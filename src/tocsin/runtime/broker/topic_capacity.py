@@ -219,7 +219,7 @@ class TopicCapacity:
                 clients = [(self._client(sender), rates.get((name, sender), 0.0)) for sender in senders]
             else:
                 each = self._loads.get(name, NO_LOAD).out_bytes_per_s / max(1, len(receivers))
-                clients = [(self._client(receiver), each) for receiver in receivers]
+                clients = [(self._client(one), each) for one in receivers if one not in topic.relays]
             if clients:
                 profile[name] = clients
         return profile

@@ -97,7 +97,7 @@ def test_limited_publisher_does_not_escape_by_a_new_run() -> None:
     assert sum(len(m.messages) for m in bench.take(receiver) if isinstance(m, wire.Messages)) == 500
 
 
-def test_limit_of_a_new_run_ends_with_the_limits_or_when_it_gets_its_own() -> None:
+def test_limit_of_a_new_run_ends_with_the_limits() -> None:
     bench = LimitBench()
     bench.sender()
     bench.limit(ann=10.0)

@@ -57,7 +57,7 @@ def test_persistent_topics_of_a_site_survive_faults_without_any_gap(seed: int) -
     assert not gaps(interleaving)
 
 
-def test_relays_return_to_the_home_when_a_move_is_cancelled_after_they_left() -> None:
+def test_relays_return_to_the_home_when_its_move_is_cancelled() -> None:
     """Both edges followed `moved` to an edge that did not become the home. Each took the other, or itself, for it."""
     interleaving = a_site(1008, Persistence(3, 2))
     disturb(interleaving, 80)

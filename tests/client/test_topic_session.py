@@ -206,3 +206,26 @@ def test_relay_of_an_edge_follows_no_redirect() -> None:
         bench.take(events.Connect)
         bench.hear("ws://one", wire.Redirect(3, T, BrokerId("e2"), "ws://two"))
         assert len(bench.take(events.Connect)) == connects
+
+
+def test_answer_to_a_former_attach_does_not_end_a_later_one() -> None:
+    """The home of a prepared topic answers both when it opens: the attach that the client has left, and the early one
+    after `moving`."""
+    bench = SessionBench()
+    bench.do(events.SubscribeRequested(1, "a/+"))
+    bench.learn("ws://one")
+    (former,) = bench.take(wire.AttachReceiver)
+    bench.learn("ws://two", epoch=2)
+    bench.pass_time(10.0)
+    bench.attach_receiver("ws://two", epoch=2)
+    bench.hear("ws://two", wire.Moving(3, T, BrokerId("one"), "ws://one"))
+    (early,) = bench.take(wire.AttachReceiver)
+    assert early.early
+    bench.hear("ws://one", wire.Waiting(early.id, 5))
+    bench.hear("ws://one", wire.ReceiverAttached(former.id, 5, 3, 0))
+    bench.hear("ws://one", wire.ReceiverAttached(early.id, 5, 3, 0))
+    assert bench.take(wire.Detach) == []
+    bench.hear("ws://two", wire.Moved(3, T, BrokerId("one"), "ws://one"))
+    bench.hear("ws://one", wire.Messages(5, 3, 1, [(9, 1, b"x")]))
+    (delivered,) = bench.take(events.Deliver)
+    assert [item.data for item in delivered.items if isinstance(item, events.TopicMessage)] == [b"x"]

@@ -352,6 +352,13 @@ class Attachments:
         self.again(*need, now_s, message.retry_after_s or _RETRY_S)
         return need
 
+    def uses(self, connection: ClientConnection, need: Need) -> bool:
+        """True if the topic is attached over this connection, or a later attach there has no answer yet. To detach
+        because of an earlier answer would end that one, and the home would send nothing more."""
+        early = self.early.attaches.get(need)
+        is_early = early is not None and early.connection is connection
+        return need in connection.attached or need in connection.requests.values() or is_early
+
     def attached(self, topic: TopicName, role: Role) -> tuple[ClientConnection, int] | None:
         """Where the topic is attached, and its number there."""
         connection = self._where.get((topic, role))

@@ -343,9 +343,11 @@ class TopicSession:
         self, connection: ClientConnection, message: wire.ReceiverAttached, now_s: float
     ) -> Iterator[Effect]:
         yield from self._homes.switch_edge(connection, message)
+        need = connection.requests.get(message.id)
         topic = self._homes.answered(connection, message.id, message.at, now_s)
         if topic is None or topic not in self.receivers:
-            yield events.Send(connection.number, wire.Detach(0, message.at))
+            if need is None or not self._homes.uses(connection, need):
+                yield events.Send(connection.number, wire.Detach(0, message.at))
             return
         yield from self._deliver(topic, self.receivers[topic].attached(message))
         yield from self._stop_waiting_for(topic)

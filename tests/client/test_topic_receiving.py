@@ -58,7 +58,7 @@ def test_number_of_remembered_publishers_is_bounded() -> None:
     assert len(state.seen) == MOST_PUBLISHERS
 
 
-def test_gap_after_a_planned_move_begins_in_the_epoch_of_the_last_message() -> None:
+def test_gap_after_a_move_begins_in_the_epoch_of_the_last_message() -> None:
     """The home moved, and the next one failed: messages of the former epoch may be missing too."""
     state = attached()
     messages(state, 1, (7, 1))

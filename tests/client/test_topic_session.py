@@ -229,3 +229,19 @@ def test_answer_to_a_former_attach_does_not_end_a_later_one() -> None:
     bench.hear("ws://one", wire.Messages(5, 3, 1, [(9, 1, b"x")]))
     (delivered,) = bench.take(events.Deliver)
     assert [item.data for item in delivered.items if isinstance(item, events.TopicMessage)] == [b"x"]
+
+
+def test_client_attaches_again_if_the_target_of_a_move_has_ended() -> None:
+    bench = SessionBench()
+    bench.do(events.SubscribeRequested(1, "a/+"))
+    bench.learn("ws://one")
+    bench.attach_receiver("ws://one")
+    bench.hear("ws://one", wire.Moving(3, T, BrokerId("two"), "ws://two"))
+    (early,) = bench.take(wire.AttachReceiver)
+    bench.hear("ws://two", wire.Waiting(early.id, 5))
+    bench.hear("ws://two", wire.ReceiverAttached(early.id, 5, 2, 0))
+    bench.hear("ws://two", wire.Ended(5, T, "not_home", "this broker's lease has ended"))
+    bench.hear("ws://one", wire.Moved(3, T, BrokerId("two"), "ws://two"))
+    bench.learn("ws://two", epoch=3)
+    bench.pass_time(10.0)
+    assert bench.take(wire.AttachReceiver), "the target is the home again, in a new epoch"

@@ -231,6 +231,7 @@ class Attachments:
 
     def ended(self, connection: ClientConnection, topic: TopicName, now_s: float, after_s: float = _RETRY_S) -> None:
         """The broker sends nothing more. A receiver that is being redirected goes to the new edge at once."""
+        self.early.ended(connection, topic)
         redirected = self.redirects.receivers.get(topic)
         if redirected is not None and redirected.source is connection:
             self._follow_redirect(topic, redirected)

@@ -245,3 +245,21 @@ def test_client_attaches_again_if_the_target_of_a_move_has_ended() -> None:
     bench.learn("ws://two", epoch=3)
     bench.pass_time(10.0)
     assert bench.take(wire.AttachReceiver), "the target is the home again, in a new epoch"
+
+
+def test_answer_to_a_former_subscription_does_not_count_for_the_next_one() -> None:
+    """An edge that relays a topic again at once: with the former position, the later answer would look like a gap."""
+    bench = SessionBench()
+    bench.session = TopicSession(7, lambda: 0.0, make_receiver=FrameReceiver)
+    bench.do(events.SubscribeRequested(1, "a/+"))
+    bench.learn("ws://one")
+    (former,) = bench.take(wire.AttachReceiver)
+    bench.do(events.UnsubscribeRequested(1))
+    bench.do(events.SubscribeRequested(2, "a/+"))
+    bench.learn("ws://one")
+    (later,) = bench.take(wire.AttachReceiver)
+    bench.hear("ws://one", wire.ReceiverAttached(former.id, 3, 1, 16, None, 1))
+    bench.hear("ws://one", wire.ReceiverAttached(later.id, 3, 1, 19, None, 1))
+    delivered = [item for deliver in bench.take(events.Deliver) for item in deliver.items]
+    assert delivered == [events.TopicFrame(T, wire.ReceiverAttached(later.id, 3, 1, 19, None, 1))]
+    assert bench.take(wire.Detach) == []

@@ -331,9 +331,10 @@ class Attachments:
         return number
 
     def answered(self, connection: ClientConnection, request: int, at: int, now_s: float) -> TopicName | None:
-        """The topic of an attach that succeeded; None if the session does not want it any more."""
+        """The topic of an attach that succeeded; None if the session does not want it any more, or has asked again over
+        the same connection: the later answer counts, because it belongs to the later position."""
         need = connection.requests.pop(request, None)
-        if need is None or self._where.get(need) is not connection:
+        if need is None or self._where.get(need) is not connection or need in connection.requests.values():
             return None
         connection.attached[need] = at
         connection.topics[at] = need[0]

@@ -56,3 +56,14 @@ def test_number_of_remembered_publishers_is_bounded() -> None:
     for number in range(MOST_PUBLISHERS + 5):
         messages(state, number + 1, (number, 1))
     assert len(state.seen) == MOST_PUBLISHERS
+
+
+def test_gap_after_a_move_begins_in_the_epoch_of_the_last_message() -> None:
+    """The home moved, and the next one failed: messages of the former epoch may be missing too."""
+    state = attached()
+    messages(state, 1, (7, 1))
+    state.request(2)
+    assert state.attached(wire.ReceiverAttached(2, 9, 6, 1, None, 5)) == []
+    assert state.request(3).after == (5, 1)
+    assert state.attached(wire.ReceiverAttached(3, 9, 8, 0, (5, 2), 8)) == [TopicGap(T, 5, 2, None)]
+    assert state.after == Position(8, 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from tocsin.client import topic_events as events
+from tocsin.client.topic_frames import FrameReceiver
+from tocsin.client.topic_receiving import ReceiverState
 from tocsin.client.topic_session import TopicSession
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import topic as wire
@@ -177,3 +179,87 @@ def test_message_dropped_while_the_session_attaches_again_is_not_reported_as_acc
     (attach,) = bench.take(wire.AttachSender)
     bench.hear("ws://one", wire.SenderAttached(attach.id, 3, 3))
     assert [(settle.ticket, settle.code) for settle in bench.take(events.Settle)] == [(1, "limited"), (2, None)]
+
+
+def test_connection_that_the_driver_does_not_read_is_not_stalled() -> None:
+    bench = SessionBench()
+    bench.do(events.SubscribeRequested(1, "a/+"))
+    bench.learn("ws://one")
+    bench.attach_receiver("ws://one")
+    for _ in range(600):
+        bench.now_s += 0.1
+        bench.do(events.Ticked(reads=False))
+    assert bench.take(events.Disconnect) == []
+    for _ in range(150):
+        bench.now_s += 0.1
+        bench.do(events.Ticked())
+    assert len(bench.take(events.Disconnect)) == 1, "it is read again, and silent"
+
+
+def test_relay_of_an_edge_follows_no_redirect() -> None:
+    for make_receiver, connects in ((ReceiverState, 1), (FrameReceiver, 0)):
+        bench = SessionBench()
+        bench.session = TopicSession(7, lambda: 0.0, make_receiver=make_receiver)
+        bench.do(events.SubscribeRequested(1, "a/+"))
+        bench.learn("ws://one")
+        bench.attach_receiver("ws://one")
+        bench.take(events.Connect)
+        bench.hear("ws://one", wire.Redirect(3, T, BrokerId("e2"), "ws://two"))
+        assert len(bench.take(events.Connect)) == connects
+
+
+def test_answer_to_a_former_attach_does_not_end_a_later_one() -> None:
+    """The home of a prepared topic answers both when it opens: the attach that the client has left, and the early one
+    after `moving`."""
+    bench = SessionBench()
+    bench.do(events.SubscribeRequested(1, "a/+"))
+    bench.learn("ws://one")
+    (former,) = bench.take(wire.AttachReceiver)
+    bench.learn("ws://two", epoch=2)
+    bench.pass_time(10.0)
+    bench.attach_receiver("ws://two", epoch=2)
+    bench.hear("ws://two", wire.Moving(3, T, BrokerId("one"), "ws://one"))
+    (early,) = bench.take(wire.AttachReceiver)
+    assert early.early
+    bench.hear("ws://one", wire.Waiting(early.id, 5))
+    bench.hear("ws://one", wire.ReceiverAttached(former.id, 5, 3, 0))
+    bench.hear("ws://one", wire.ReceiverAttached(early.id, 5, 3, 0))
+    assert bench.take(wire.Detach) == []
+    bench.hear("ws://two", wire.Moved(3, T, BrokerId("one"), "ws://one"))
+    bench.hear("ws://one", wire.Messages(5, 3, 1, [(9, 1, b"x")]))
+    (delivered,) = bench.take(events.Deliver)
+    assert [item.data for item in delivered.items if isinstance(item, events.TopicMessage)] == [b"x"]
+
+
+def test_client_attaches_again_if_the_target_of_a_move_has_ended() -> None:
+    bench = SessionBench()
+    bench.do(events.SubscribeRequested(1, "a/+"))
+    bench.learn("ws://one")
+    bench.attach_receiver("ws://one")
+    bench.hear("ws://one", wire.Moving(3, T, BrokerId("two"), "ws://two"))
+    (early,) = bench.take(wire.AttachReceiver)
+    bench.hear("ws://two", wire.Waiting(early.id, 5))
+    bench.hear("ws://two", wire.ReceiverAttached(early.id, 5, 2, 0))
+    bench.hear("ws://two", wire.Ended(5, T, "not_home", "this broker's lease has ended"))
+    bench.hear("ws://one", wire.Moved(3, T, BrokerId("two"), "ws://two"))
+    bench.learn("ws://two", epoch=3)
+    bench.pass_time(10.0)
+    assert bench.take(wire.AttachReceiver), "the target is the home again, in a new epoch"
+
+
+def test_answer_to_a_former_subscription_does_not_count_for_the_next_one() -> None:
+    """An edge that relays a topic again at once: with the former position, the later answer would look like a gap."""
+    bench = SessionBench()
+    bench.session = TopicSession(7, lambda: 0.0, make_receiver=FrameReceiver)
+    bench.do(events.SubscribeRequested(1, "a/+"))
+    bench.learn("ws://one")
+    (former,) = bench.take(wire.AttachReceiver)
+    bench.do(events.UnsubscribeRequested(1))
+    bench.do(events.SubscribeRequested(2, "a/+"))
+    bench.learn("ws://one")
+    (later,) = bench.take(wire.AttachReceiver)
+    bench.hear("ws://one", wire.ReceiverAttached(former.id, 3, 1, 16, None, 1))
+    bench.hear("ws://one", wire.ReceiverAttached(later.id, 3, 1, 19, None, 1))
+    delivered = [item for deliver in bench.take(events.Deliver) for item in deliver.items]
+    assert delivered == [events.TopicFrame(T, wire.ReceiverAttached(later.id, 3, 1, 19, None, 1))]
+    assert bench.take(wire.Detach) == []

@@ -42,6 +42,8 @@ class Topic:
     rate_per_s: float
     size_bytes: float = 1_000.0
     delay_s: float | None = None
+    moves: bool = True
+    """False: its receivers ignore redirects."""
 
 
 @dataclass
@@ -138,7 +140,7 @@ class SimulatedSite(Bench):
             case RedirectReceivers(topic, clients, target, _):
                 for client in clients:
                     self.redirected.append((self.now_s, client, topic, broker, target))
-                    if self.edges[broker].answers:
+                    if self.edges[broker].answers and self.topics[topic].moves:
                         self._after(self.move_s, self._mover(client, topic, broker, target))
 
     def _profile(self, broker: BrokerId, number: int) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from tests.coordinator.simulated_site import HEAD, SimulatedSite, Topic
 from tocsin.coordinator.effects import Effect, SendToBroker
-from tocsin.coordinator.events import Event, TopicCreated
+from tocsin.coordinator.events import Event, TopicCreated, TopicDeleted
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.model.flow import flow_publisher, is_flow
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.topic import TopicDefinition
 from tocsin.wire.site_link import (
@@ -56,6 +57,8 @@ class CongestedSite(SimulatedSite):
             self.utility[publisher] = utility
 
     def granted(self, topic: TopicName, publisher: int) -> float:
+        if is_flow(publisher):
+            return self.offered[topic][publisher]  # a home never limits another site
         return min(self.offered[topic][publisher], self.limits.get((topic, publisher), float("inf")))
 
     def waiting_bytes(self, edge: BrokerId) -> float:
@@ -218,6 +221,20 @@ def test_home_that_does_not_answer_leaves_other_limits_alone() -> None:
     assert made.limits == {}
 
 
+def test_limits_of_topics_that_are_deleted_end() -> None:
+    made = site()
+    made.damage(DAMAGED)
+    made.run(5.0)
+    assert made.core.site_congestion.limits
+    for topic in list(made.topics):
+        made.ask(lambda ask, topic=topic: TopicDeleted(ask, topic))  # type: ignore[misc]
+        for edge in made.edges.values():
+            edge.receivers.pop(topic, None)
+    made.offered.clear()
+    made.run(8.0)
+    assert made.core.site_congestion.limits == {} and not made.core.site_loads.has_demand
+
+
 def test_limits_end_when_receivers_can_move_to_a_repaired_edge() -> None:
     """All receivers are at one edge: without limits it would be overloaded, and the other edge has room."""
     made = site()
@@ -256,3 +273,18 @@ def test_long_queue_limits_publishers_although_an_offloading_is_in_progress() ->
     made.run(5.0)
     assert E1 in made.busy() and made.limits
     assert max(waiting for _, waiting in made.queues) < 4.0 * 250_000.0, "four seconds"
+
+
+def test_messages_of_other_sites_leave_less_to_the_publishers_of_this_one() -> None:
+    made = site()
+    abroad = flow_publisher("abroad")
+    made.publish("abroad", E1, 10, [(abroad, 12.0, 0.9)])
+    began_s = made.damage(DAMAGED)
+    made.run(15.0)
+    used = [shares[E1] for at_s, shares in made.used if at_s >= began_s + 6.0]
+    assert max(used) <= 0.95 + 1e-6, "12 messages/s × 10 receivers take 48 % of the edge"
+    assert min(used) >= 0.8
+    assert made.limits and not any(is_flow(publisher) for _, publisher in made.limits)
+    made.damage(WHOLE)
+    made.run(2.0)
+    assert made.limits == {}

@@ -154,6 +154,19 @@ def test_offloading_without_confirmations_ends_at_the_time_out() -> None:
     assert made.used[-1][1][E1] <= 0.95, "a later round relieves the edge"
 
 
+def test_receivers_that_ignore_redirects_do_not_keep_others_from_moving() -> None:
+    made = site(CoordinatorRules(site_offload_s=4.0))
+    for name in OF_E1[3:]:
+        made.topics[TopicName(name)].moves = False
+    began_s = burst(made, 1.5, *OF_E1)
+    made.run(30.0)
+    assert {topic for _, _, topic, _, _ in made.redirected} & set(OF_E1[:3]), "less tolerant topics move instead"
+    assert all(used[E1] <= 0.95 for at_s, used in made.used if at_s >= began_s + 20.0)
+    assert made.busy() == frozenset()
+    attempts = {(at_s, topic) for at_s, _, topic, _, _ in made.redirected}
+    assert len(attempts) == len({topic for _, topic in attempts}), "one attempt for each topic"
+
+
 @pytest.mark.parametrize("reconnects", [True, False])
 def test_offloading_ends_when_a_broker_loses_its_link(reconnects: bool) -> None:
     made = site()

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.client import Topics
 from tocsin.demo.site_ring import RingReader
-from tocsin.demo.site_scenarios import run_live
-from tocsin.demo.site_world import DisobedientTopics, Publisher
+from tocsin.demo.site_scenarios import _pause_s, run_live
+from tocsin.demo.site_world import DisobedientTopics, Publisher, Receiver, SiteLoad, SiteWorld
 from tocsin.experiments.epeer_live import LiveSite
 from tocsin.experiments.runner import Row, table_of
 
 BURST: Row = {"lost": 0.0, "repeated": 0.0, "gaps": 0.0, "overload_seen_s": 1.8, "relieved_s": 6.0, "tight_p99_s": 0.4}
 BURST |= {"highest_used_at_end": 0.9, "moved": 16.0, "moved_late": 0.0, "longest_pause_ms": 90.0, "cores": 0.6}
+BURST |= {"unrelieved_looks": 0.0}
 DAMAGE: Row = {"lost": 3.0, "repeated": 0.0, "gaps": 1.0, "grew_until_s": 2.0, "used_p05": 0.82, "used_p95": 0.94}
 DAMAGE |= {"utility_per_byte_ratio": 1.7, "limits_lifted_s": float("nan"), "protected_per_s": 5.0, "cores": 0.5}
 LOOK: Row = {
@@ -45,10 +47,37 @@ def test_lost_message_of_a_burst_fails_its_claim(tmp_path: Path) -> None:
     assert report(tmp_path, {"burst": BURST | {"lost": 1.0}})["nothing-lost"] is False
 
 
-def test_limits_that_stay_after_the_repair_are_not_judged(tmp_path: Path) -> None:
+def test_limits_that_never_end_fail_their_claim(tmp_path: Path) -> None:
     held = report(tmp_path, {"matching": DAMAGE, "burst-without": BURST | {"tight_p99_s": 7.0}})
-    assert held["limits-lifted-matching"] is None and held["delay-without"] is True
+    assert held["limits-lifted-matching"] is False and held["delay-without"] is True
     assert held["utility-per-byte-matching"] is True and "overload-seen" not in held
+
+
+@pytest.mark.parametrize(("fact", "claim"), [("overload_seen_s", "overload-seen"), ("relieved_s", "relieved")])
+def test_burst_that_is_never_seen_or_relieved_fails_its_claim(tmp_path: Path, fact: str, claim: str) -> None:
+    assert report(tmp_path, {"burst": BURST | {fact: float("nan")}})[claim] is False
+
+
+def test_edge_that_is_overloaded_again_fails_its_claim_alone(tmp_path: Path) -> None:
+    held = report(tmp_path, {"burst": BURST | {"relieved_s": 4.0, "unrelieved_looks": 1.0}})
+    assert [claim for claim, holds in held.items() if not holds] == ["stays-relieved"]
+
+
+def test_receiver_that_gets_nothing_more_after_its_move_is_seen() -> None:
+    world = SiteWorld(SiteLoad(receivers=1), None, None)  # type: ignore[arg-type]
+    client = Topics("http://nowhere")
+    world.publishers = [Publisher("t", 0, 10.0, 0.5, client, sent=5), Publisher("u", 0, 10.0, 0.5, client, sent=5)]
+    stuck, well, deaf = (Receiver(topic, client) for topic in "tut")
+    world.receivers = [stuck, well, deaf]
+    for number in range(1, 6):
+        well._receive(b"0 %d 1.0 0.5 x" % number, float(number))
+        if number < 3:
+            stuck._receive(b"0 %d 1.0 0.5 x" % number, float(number))
+    assert world.wrong()["lost"] == 0, "while messages are published, the last ones may be in flight"
+    world.is_publishing = False
+    assert world.wrong()["lost"] == 3 + 5
+    assert _pause_s(stuck, moved_s=2.0, now_s=5.0) == 3.0
+    assert _pause_s(well, moved_s=2.0, now_s=5.0) == 1.0
 
 
 def test_admitted_excess_fails_its_claim_alone(tmp_path: Path) -> None:

@@ -23,7 +23,15 @@ FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     ),
     (
         topic.AttachReceiver(3, T1, (4, 9), True, {"east": 7}),
-        {"op": "attach_receiver", "id": 3, "topic": "a/b", "after": [4, 9], "early": True, "flows": {"east": 7}},
+        {
+            "op": "attach_receiver",
+            "id": 3,
+            "topic": "a/b",
+            "after": [4, 9],
+            "early": True,
+            "flows": {"east": 7},
+            "at_home": False,
+        },
     ),
     (topic.Ready(6), {"op": "ready", "at": 6}),
     (topic.Publish(6, 5, [b"x", b""]), {"op": "publish", "at": 6, "number": 5, "messages": ["eA==", ""]}),

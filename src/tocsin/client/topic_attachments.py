@@ -231,6 +231,7 @@ class Attachments:
 
     def ended(self, connection: ClientConnection, topic: TopicName, now_s: float, after_s: float = _RETRY_S) -> None:
         """The broker sends nothing more. A receiver that is being redirected goes to the new edge at once."""
+        self.early.ended(connection, topic)
         redirected = self.redirects.receivers.get(topic)
         if redirected is not None and redirected.source is connection:
             self._follow_redirect(topic, redirected)
@@ -265,6 +266,11 @@ class Attachments:
         if connection is not None:
             connection.heard_s = now_s
         return connection
+
+    def excuse_silence(self, now_s: float) -> None:
+        """The driver does not read: silence says nothing about the brokers."""
+        for connection in self.connections.values():
+            connection.heard_s = now_s
 
     def stalled(self, now_s: float) -> list[int]:
         """Connections that were silent for too long, or did not log in in time."""
@@ -325,9 +331,10 @@ class Attachments:
         return number
 
     def answered(self, connection: ClientConnection, request: int, at: int, now_s: float) -> TopicName | None:
-        """The topic of an attach that succeeded; None if the session does not want it any more."""
+        """The topic of an attach that succeeded; None if the session does not want it any more, or has asked again over
+        the same connection: the later answer counts, because it belongs to the later position."""
         need = connection.requests.pop(request, None)
-        if need is None or self._where.get(need) is not connection:
+        if need is None or self._where.get(need) is not connection or need in connection.requests.values():
             return None
         connection.attached[need] = at
         connection.topics[at] = need[0]
@@ -346,6 +353,13 @@ class Attachments:
             home.hinted = None
         self.again(*need, now_s, message.retry_after_s or _RETRY_S)
         return need
+
+    def uses(self, connection: ClientConnection, need: Need) -> bool:
+        """True if the topic is attached over this connection, or a later attach there has no answer yet. To detach
+        because of an earlier answer would end that one, and the home would send nothing more."""
+        early = self.early.attaches.get(need)
+        is_early = early is not None and early.connection is connection
+        return need in connection.attached or need in connection.requests.values() or is_early
 
     def attached(self, topic: TopicName, role: Role) -> tuple[ClientConnection, int] | None:
         """Where the topic is attached, and its number there."""

@@ -177,7 +177,7 @@ class TopicDriver:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self.handle(events.Ticked())
+            self.handle(events.Ticked(self._room.is_set()))
 
     # -- events and effects --------------------------------------------------------------------------------------------
 

@@ -91,6 +91,13 @@ class EarlyAttaches:
                 if not early.released:
                     del self.attaches[topic, role]
 
+    def ended(self, connection: ClientConnection, topic: TopicName) -> None:
+        """The target sends nothing more: it has lost the topic before the source sent its last message."""
+        for role in ("send", "receive"):
+            early = self.attaches.get((topic, role))
+            if early is not None and early.connection is connection:
+                del self.attaches[topic, role]
+
     def lost(self, connection: ClientConnection) -> None:
         """A connection has ended. Without the target's the session stays at the source."""
         self.attaches = {need: early for need, early in self.attaches.items() if early.connection is not connection}

@@ -128,6 +128,9 @@ class MessageReceived:
 class Ticked:
     """Time has passed; the driver reports it several times a second."""
 
+    reads: bool = True
+    """False while the driver does not read its connections, because the application has not taken earlier items."""
+
 
 Event = (
     PublishRequested

@@ -24,6 +24,10 @@ class FlowReceiver(ReceiverState):
         after = None if self.after is None else (self.after.epoch, self.after.sequence)
         return wire.AttachReceiver(number, self.topic, after, early, self.numbers())
 
+    @property
+    def may_change_edge(self) -> bool:
+        return False
+
     def attached(self, answer: wire.ReceiverAttached) -> list[Item]:
         return []
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from tocsin.client.topic_events import Item, TopicFrame
 from tocsin.client.topic_receiving import ReceiverState
 from tocsin.model.topic import Position
@@ -16,6 +18,14 @@ from tocsin.wire import topic as wire
 
 @dataclass(slots=True)
 class FrameReceiver(ReceiverState):
+    @property
+    def may_change_edge(self) -> bool:
+        return False
+
+    def request(self, number: int, *, early: bool = False) -> wire.AttachReceiver:
+        """A relay that received from an edge could receive from itself, and would get nothing."""
+        return msgspec.structs.replace(ReceiverState.request(self, number, early=early), at_home=True)
+
     def attached(self, answer: wire.ReceiverAttached) -> list[Item]:
         before, self.after = self.after, Position(answer.epoch, answer.sequence)
         if before is not None and answer.missed is None and before.sequence > answer.sequence:

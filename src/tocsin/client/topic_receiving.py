@@ -28,6 +28,11 @@ class ReceiverState:
     asked: Position | None = None
     """The position in the last request."""
 
+    @property
+    def may_change_edge(self) -> bool:
+        """False for a receiver that must stay at the home: it obeys no `redirect`."""
+        return True
+
     def request(self, number: int, *, early: bool = False) -> wire.AttachReceiver:
         self.asked = self.after
         after = None if self.after is None else (self.after.epoch, self.after.sequence)
@@ -47,6 +52,8 @@ class ReceiverState:
         if before is not None and before.sequence < answer.sequence:
             # An early attach: the source was lost before it had sent everything.
             return [TopicGap(self.topic, before.epoch, before.sequence + 1, answer.sequence)]
+        if before is not None and before.sequence == answer.sequence and before.epoch >= (answer.since or answer.epoch):
+            self.after = before  # a later gap begins with what the former epoch of this sequence may still have had
         return []
 
     def gap(self, message: wire.Gap) -> list[Item]:

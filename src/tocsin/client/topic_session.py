@@ -130,7 +130,9 @@ class TopicSession:
                 if self.agent is not None:
                     self.agent.use_gateway(address)
                     self._keep_gateway(now_s)
-            case events.Ticked():
+            case events.Ticked(reads):
+                if not reads:
+                    self._homes.excuse_silence(now_s)
                 self._keep_gateway(now_s)
                 if self.agent is not None:
                     yield from self.agent.probes(self._homes.connections.values(), now_s)
@@ -296,8 +298,9 @@ class TopicSession:
                 yield from self._homes.early.waits(connection, message)
             case wire.Moving(at, topic, _, address):
                 yield from self._homes.early.announced(connection, topic, at, address)
-            case wire.Redirect():
-                self._homes.redirects.ordered(connection, message, now_s)
+            case wire.Redirect(_, topic):
+                if (receiver := self.receivers.get(topic)) is not None and receiver.may_change_edge:
+                    self._homes.redirects.ordered(connection, message, now_s)
             case wire.Moved(_, topic, _, address):
                 self._homes.moved(connection, topic, address)
             case wire.Limit(at, per_s):
@@ -340,9 +343,11 @@ class TopicSession:
         self, connection: ClientConnection, message: wire.ReceiverAttached, now_s: float
     ) -> Iterator[Effect]:
         yield from self._homes.switch_edge(connection, message)
+        need = connection.requests.get(message.id)
         topic = self._homes.answered(connection, message.id, message.at, now_s)
         if topic is None or topic not in self.receivers:
-            yield events.Send(connection.number, wire.Detach(0, message.at))
+            if need is None or not self._homes.uses(connection, need):
+                yield events.Send(connection.number, wire.Detach(0, message.at))
             return
         yield from self._deliver(topic, self.receivers[topic].attached(message))
         yield from self._stop_waiting_for(topic)

@@ -100,9 +100,8 @@ class FlowImports:
         if record is not None:
             if former is not None and former != record.holder:
                 turn.send(former[0], ImportFlows(topic, record.created, {}))
-            if record.holder is not None:
+            if record.holder is not None and turn.send(record.holder[0], self._order(turn, topic)):
                 self._sent[topic] = (record.holder, record.created)
-                turn.send(record.holder[0], self._order(turn, topic))
         if not self._topics[topic]:
             del self._topics[topic]
             self._sent.pop(topic, None)
@@ -114,7 +113,9 @@ class FlowImports:
         return ImportFlows(topic, turn.registry.topics.topics[topic].created, flows)
 
     def orders_of(self, turn: Turn, holder: Holder) -> list[ImportFlows]:
-        """The orders of all topics of a broker that has registered."""
+        """The orders of all topics of a broker that has registered. It forgets others: a topic whose home it becomes
+        again needs its order then."""
+        self._sent = {topic: sent for topic, sent in self._sent.items() if sent[0] != holder}
         records = [record for record in turn.registry.topics.records_of(holder) if record.name in self._topics]
         for record in records:
             self._sent[record.name] = (holder, record.created)

@@ -3,7 +3,8 @@
 `core` hands in ratings and rates, and calls `check` at every tick with the brokers that offloading cannot help. While
 there are such brokers, or a queue is long, or limits are in force, a round runs each second: ask the homes for the
 rates of their publishers, plan with `policies.sites.congestion`, send each home its limits. Homes forget limits that
-are not repeated, so a coordinator that fails does not silence publishers.
+are not repeated, so a coordinator that fails does not silence publishers. Messages of other sites are not limited: they
+take a part of the capacity, and the publishers of this site share the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tocsin.coordinator.site_loads import Demand, SiteLoads
 from tocsin.coordinator.site_plans import thresholds_of
 from tocsin.coordinator.turn import Turn
 from tocsin.model.feedback import HeadUtility, RatingSum
+from tocsin.model.flow import is_flow
 from tocsin.model.ids import BrokerId, PublisherId, TopicName, publisher_name, split_publisher
 from tocsin.model.trace import Kind
 from tocsin.policies.sites.congestion import plan
@@ -28,7 +30,15 @@ from tocsin.policies.sites.congestion_types import (
     TopicView,
 )
 from tocsin.policies.sites.types import Load
-from tocsin.wire.site_link import LimitPublishers, PublisherRate, PublisherRates, Ratings, ReportPublishers, Role
+from tocsin.wire.site_link import (
+    LIMITS_S,
+    LimitPublishers,
+    PublisherRate,
+    PublisherRates,
+    Ratings,
+    ReportPublishers,
+    Role,
+)
 
 _ROUND_S = 1.0
 _ANSWER_S = 0.5
@@ -70,7 +80,7 @@ class SiteCongestion:
         """The homes of the publishers with limits."""
         self._round: _Round | None = None
         self._number = 0
-        self._next_s = float("-inf")
+        self._next_s = self._answered_s = float("-inf")
         self._second_s = float("-inf")
         self._counting: dict[BrokerId, int] = {}
         """Brokers that count the messages of publishers → the link over which the coordinator asked for that."""
@@ -149,8 +159,13 @@ class SiteCongestion:
         assert self._round is not None
         rates, silent, self._round = self._round.rates, self._round.missing, None
         if not rates:
-            return  # no home answers: the limits end by themselves
-        snapshot = self._snapshot(turn, rates.values())
+            if turn.now_s - self._answered_s > LIMITS_S:  # no home answers: the limits have ended there
+                self._apply(turn, CongestionPlan(0, {}, (), (), ()), {})
+                self._loads.set_demand({})
+            return
+        self._answered_s = turn.now_s
+        views, imported = self._views(turn, rates.values())
+        snapshot = self._snapshot(turn, views, imported)
         made = plan(snapshot, live_params(turn.rules))
         homes = {
             publisher_name(topic, rate.publisher): home
@@ -160,20 +175,34 @@ class SiteCongestion:
         }
         kept = {name: limit for name, limit in self.limits.items() if self._homes.get(name) in silent}
         self._apply(turn, made, homes, kept)
-        self._loads.set_demand(_demand(snapshot.topics) if self.limits else {})
+        self._loads.set_demand(_demand((*views, *imported)) if self.limits else {})
 
-    def _snapshot(self, turn: Turn, reports: Iterable[PublisherRates]) -> CongestionSnapshot:
-        brokers = [broker.id for broker in turn.registry.brokers.values() if broker.role is not Role.PLAIN]
-        topics: dict[TopicName, list[PublisherRate]] = {}
+    def _views(
+        self, turn: Turn, reports: Iterable[PublisherRates]
+    ) -> tuple[tuple[TopicView, ...], tuple[TopicView, ...]]:
+        """The topics with the publishers of this site, and those with the flows of other sites."""
+        own: dict[TopicName, list[PublisherRate]] = {}
+        imported: dict[TopicName, list[PublisherRate]] = {}
         for report in reports:
             for topic, rates in report.topics.items():
-                if topic in turn.registry.topics.topics:
-                    topics.setdefault(topic, []).extend(rates)
-        views = tuple(self._topic(turn, topic, rates) for topic, rates in topics.items())
-        capacity: dict[BrokerId, Load] = {
-            broker: self._loads.capacity(broker) for view in views for broker in view.copies
-        }
-        capacity |= {broker: self._loads.capacity(broker) for broker in brokers}
+                for rate in rates if topic in turn.registry.topics.topics else ():
+                    (imported if is_flow(rate.publisher) else own).setdefault(topic, []).append(rate)
+        views, flows = (
+            tuple(self._topic(turn, topic, rates) for topic, rates in topics.items()) for topics in (own, imported)
+        )
+        return views, flows
+
+    def _snapshot(
+        self, turn: Turn, views: tuple[TopicView, ...], imported: tuple[TopicView, ...]
+    ) -> CongestionSnapshot:
+        brokers = [broker.id for broker in turn.registry.brokers.values() if broker.role is not Role.PLAIN]
+        brokers += [broker for view in (*views, *imported) for broker in view.copies]
+        capacity: dict[BrokerId, Load] = {broker: self._loads.capacity(broker) for broker in brokers}
+        filled = live_params(turn.rules).filled
+        for view in imported:
+            for broker, load in _loads_of(view).items():
+                left = (whole - part / filled for whole, part in zip(capacity[broker], load, strict=True))
+                capacity[broker] = Load(*(max(0.0, part) for part in left))
         return CongestionSnapshot(turn.registry.generation, capacity, views, limited=True)
 
     def _topic(self, turn: Turn, topic: TopicName, rates: list[PublisherRate]) -> TopicView:
@@ -189,8 +218,7 @@ class SiteCongestion:
             at_home = self._loads.topics(record.home).get(topic)
             copies[record.home] = max(len(edges), 0 if at_home is None else at_home.receivers)
             subscribers += copies[record.home] - len(edges)  # receivers at the home itself
-        offered = sum(rate.offered_per_s for rate in rates)
-        size_bytes = sum(rate.offered_per_s * rate.size_bytes for rate in rates) / offered if offered > 0.0 else 0.0
+        size_bytes = _mean_bytes(rates)
         size_bytes = max(size_bytes, min(self._sent_bytes(topic, edges), size_bytes + _MOST_FRAME_BYTES))
         publishers = tuple(self._publisher(topic, rate) for rate in rates)
         return TopicView(topic, size_bytes, subscribers, copies, publishers, record.protected_per_s or 0.0)
@@ -240,8 +268,24 @@ class SiteCongestion:
         turn.trace(Kind.LIMITS, moves=len(self.limits), note=text, detail=outcome)
 
 
-def _demand(topics: Iterable[TopicView]) -> dict[TopicName, Demand]:
-    return {
-        view.topic: Demand(sum(publisher.offered_per_s for publisher in view.publishers), view.size_bytes)
-        for view in topics
-    }
+def _loads_of(view: TopicView) -> dict[BrokerId, Load]:
+    """What all offered messages of a topic cost each broker on its route [ePEER table 4-3]."""
+    rate_per_s = sum(publisher.offered_per_s for publisher in view.publishers)
+    bytes_per_s = rate_per_s * view.size_bytes
+    return {broker: Load(bytes_per_s, copies * bytes_per_s, rate_per_s) for broker, copies in view.copies.items()}
+
+
+def _demand(views: Iterable[TopicView]) -> dict[TopicName, Demand]:
+    """The messages of each topic, those of other sites included."""
+    demand: dict[TopicName, Demand] = {}
+    for view in views:
+        known = demand.get(view.topic, Demand(0.0, 0.0))
+        rate_per_s = known.messages_per_s + sum(publisher.offered_per_s for publisher in view.publishers)
+        demand[view.topic] = Demand(rate_per_s, max(known.size_bytes, view.size_bytes))
+    return demand
+
+
+def _mean_bytes(rates: list[PublisherRate]) -> float:
+    """The mean size of an offered message."""
+    offered = sum(rate.offered_per_s for rate in rates)
+    return sum(rate.offered_per_s * rate.size_bytes for rate in rates) / offered if offered > 0.0 else 0.0

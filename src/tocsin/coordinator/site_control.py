@@ -9,7 +9,7 @@ those of `policies.sites`, which the simulator runs; `OffloadMigrations` follows
 One second is not enough: the second in which a burst starts shows a part of it, and a plan for that part would be
 followed by another one. For the same reason a broker stays BUSY until its load was measured without the moving clients.
 A round has to reach a fixed point: a plan relieves brokers to TH_low, not just to TH_high, and leaves receivers where
-they came to less than `site_rest_s` ago; both as long as that helps every broker.
+they came to less than `site_rest_s` ago, or which they did not leave in time; both as long as that helps every broker.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class SiteControl:
         self._began_s: dict[BrokerId, float] = {}
         """Source → the start of its offloading."""
         self._arrived_s: dict[tuple[BrokerId, TopicName], float] = {}
-        """Edge and topic → when receivers came there by an offloading."""
+        """Edge and topic → when receivers came there by an offloading, or did not leave in time."""
 
     @property
     def busy(self) -> frozenset[BrokerId]:
@@ -281,9 +281,12 @@ class SiteControl:
     def _record_end(self, turn: Turn, ended: migration.OffloadEnded) -> None:
         offload, moved = ended.offload, len(ended.moved)
         took_s = turn.now_s - self._began_s.pop(offload.source, turn.now_s)
+        moved_topics, stayed_topics = ({topic for _, topic in clients} for clients in (ended.moved, ended.stayed))
         for move in offload.moves:
             self._arrived_s[move.target, move.topic] = turn.now_s
-            is_moved = move.is_whole and any(topic == move.topic for _, topic in ended.moved)
+            if ended.ending is migration.Ending.TIMED_OUT and move.topic in stayed_topics:
+                self._arrived_s[move.source, move.topic] = turn.now_s  # clients that do not move: try other topics
+            is_moved = move.is_whole and move.topic in moved_topics
             if is_moved and not _is_head(turn, move.source):
                 _receive_at(turn, move.topic, move.target)
         is_complete = ended.ending is migration.Ending.COMPLETE

@@ -35,6 +35,10 @@ _SETTLED_S: Final = 5.0
 _DAMAGED_S: Final = 30.0
 _DAMAGE: Final = 0.25
 _AFTER_S: Final = 10.0
+_QUIET_S: Final = 10.0
+"""From this long after the burst on, no receiver moves any more, and no edge is overloaded."""
+_LAST_S: Final = 10.0
+"""What a receiver does not have so long after the last message counts as lost."""
 _PROTECTED: Final = ("site/00", 5.0)
 """A topic with a guarantee, and its rate: a quiet alarm, rated lowest by all receivers."""
 _FLOOD: Final = ("site/04", 250.0)
@@ -114,22 +118,26 @@ async def _burst(world: SiteWorld, seconds: float) -> dict[str, float]:
         publisher.rate_per_s *= 2.0 if publisher.topic in topics else 1.0
     at_s = time.perf_counter()
     await asyncio.sleep(seconds)
+    end_s = time.perf_counter()
     looks = [look for look in world.looks if look.at_s >= at_s]
     seen_s = next((look.at_s - at_s for look in looks if look.state in ("OVERLOAD", "BUSY")), None)
     relieved_s = _relieved_s(looks, at_s)
     moves = [(moved_s, one) for one in world.receivers for moved_s, _ in one.edges[1:] if moved_s >= at_s]
+    pauses_s = [_pause_s(one, moved_s, end_s) for moved_s, one in moves]
+    await world.finish(_LAST_S)
     facts: dict[str, float] = {name: float(value) for name, value in world.wrong().items()}
     facts |= {
         "overload_seen_s": _or_nan(seen_s),
         "relieved_s": _or_nan(relieved_s),
+        "unrelieved_looks": float(sum(_is_loaded(look) for look in looks if look.at_s > at_s + _QUIET_S)),
         "highest_used_at_end": max(look.used for look in looks[-4:]),
         "tight_p99_s": _quantile(
             (latency for one in world.receivers if one.topic in _tight(world.load) for latency in _since(one, at_s)),
             0.99,
         ),
         "moved": float(len(moves)),
-        "moved_late": float(sum(moved_s > at_s + 10.0 for moved_s, _ in moves)),
-        "longest_pause_ms": 1e3 * max((_pause_s(one, moved_s) for moved_s, one in moves), default=0.0),
+        "moved_late": float(sum(moved_s > at_s + _QUIET_S for moved_s, _ in moves)),
+        "longest_pause_ms": 1e3 * max(pauses_s, default=0.0),
     }
     return facts
 
@@ -141,9 +149,13 @@ def _relieved_s(looks: list[Look], at_s: float) -> float | None:
     for look in looks:
         latest[look.edge] = look
         overloaded = overloaded or look.state in ("OVERLOAD", "BUSY")
-        if overloaded and all(one.used <= 0.95 and one.state != "BUSY" for one in latest.values()):
+        if overloaded and not any(map(_is_loaded, latest.values())):
             return look.at_s - at_s
     return None
+
+
+def _is_loaded(look: Look) -> bool:
+    return look.used > 0.95 or look.state == "BUSY"
 
 
 def _names(load: SiteLoad) -> list[str]:
@@ -159,9 +171,11 @@ def _since(receiver: Receiver, at_s: float) -> list[float]:
     return [latency for sent_s, latency, _ in receiver.deliveries if sent_s >= at_s]
 
 
-def _pause_s(receiver: Receiver, moved_s: float) -> float:
-    """The longest pause of a receiver around its move."""
-    return max((length for end_s, length in receiver.pauses if abs(end_s - moved_s) < 2.0), default=0.0)
+def _pause_s(receiver: Receiver, moved_s: float, now_s: float) -> float:
+    """The longest pause of a receiver around its move. A pause that began then and has not ended counts too."""
+    ended = [length for end_s, length in receiver.pauses if abs(end_s - moved_s) < 2.0]
+    present = now_s - receiver.arrived_s if receiver.arrived_s < moved_s + 2.0 else 0.0
+    return max(present, *ended, 0.0)
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------

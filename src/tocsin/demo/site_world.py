@@ -188,6 +188,7 @@ class SiteWorld:
         self.receivers: list[Receiver] = []
         self.looks: list[Look] = []
         self.addresses: dict[str, str] = {}
+        self.is_publishing = True
 
     # -- load ----------------------------------------------------------------------------------------------------------
 
@@ -232,7 +233,7 @@ class SiteWorld:
         return kind(self.stack.coordinator_url, token=self.stack.admin_token(), coordinates=False, **more)
 
     async def publish(self) -> None:
-        """Publish for ever, each publisher at its rate."""
+        """Publish until `finish`, each publisher at its rate."""
         began_s = time.perf_counter()
         for number, publisher in enumerate(self.publishers):
             publisher.due_s = began_s + number / len(self.publishers) / publisher.rate_per_s
@@ -242,6 +243,8 @@ class SiteWorld:
             due_s, number = queue[0]
             if (wait_s := due_s - time.perf_counter()) > 0.001:
                 await asyncio.sleep(wait_s)
+            if not self.is_publishing:
+                return
             publisher = self.publishers[number]
             publisher.publish(self.load.size_bytes)
             heapq.heapreplace(queue, (due_s + 1.0 / publisher.rate_per_s, number))
@@ -262,17 +265,35 @@ class SiteWorld:
         for answer in await asyncio.gather(*bodies):
             answer.raise_for_status()
 
+    async def finish(self, most_s: float) -> None:
+        """Stop publishing, and wait until every receiver has everything, or so long."""
+        self.is_publishing = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                while self.outstanding():
+                    await asyncio.sleep(0.02)
+
     # -- results -------------------------------------------------------------------------------------------------------
 
     def on(self, edge: str) -> list[Receiver]:
         """The receivers at an edge now."""
         return [receiver for receiver in self.receivers if receiver.edges[-1][1] == self.addresses[edge]]
 
+    def outstanding(self) -> int:
+        """Messages behind the last one of each receiver: in flight, or lost if the receiver gets nothing more."""
+        sent: dict[str, dict[int, int]] = {}
+        for publisher in self.publishers:
+            sent.setdefault(publisher.topic, {})[publisher.number] = publisher.sent
+        return sum(
+            count - one.numbers.get(number, 0) for one in self.receivers for number, count in sent[one.topic].items()
+        )
+
     def wrong(self) -> dict[str, int]:
         """Messages that receivers miss without a refusal, repeated or reordered ones, and reported gaps."""
         found = {name: sum(getattr(one, name) for one in self.receivers) for name in ("lost", "repeated", "gaps")}
         refused = self.load.receivers * sum(publisher.refused_late for publisher in self.publishers)
-        return found | {"lost": max(0, found["lost"] - refused)}
+        missing = found["lost"] + (0 if self.is_publishing else self.outstanding())
+        return found | {"lost": max(0, missing - refused)}
 
     def servers_cpu_s(self) -> float:
         """CPU seconds of the coordinator and all brokers."""

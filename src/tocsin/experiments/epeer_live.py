@@ -15,7 +15,7 @@ import pyarrow as pa
 from matplotlib.figure import Figure
 
 from tocsin.experiments import figures
-from tocsin.experiments.report import NO_CHOICE, Claim, ExperimentReport, above, at_least, at_most, equals, table
+from tocsin.experiments.report import NO_CHOICE, Claim, ExperimentReport, above, at_least, at_most, equals, shows, table
 
 TIGHT_S: Final = 1.0
 """The delay requirement of some topics."""
@@ -79,23 +79,14 @@ def _claims(runs: dict[str, dict[str, Any]]) -> list[Claim]:
 def _burst(run: dict[str, Any]) -> list[Claim]:
     wrong = sum(int(run[key]) for key in ("lost", "repeated", "gaps"))
     return [
-        at_most(
-            "overload-seen",
-            "[ePEER §4.4.1]",
-            "two measurements",
-            run.get("overload_seen_s"),
-            2.0,
-            "s",
-            decided_by=_CHOSEN,
-            missing=_NEVER,
-        ),
-        at_most(
-            "relieved",
+        _in_time("overload-seen", "[ePEER §4.4.1]", "two measurements", run.get("overload_seen_s"), 2.0),
+        _in_time("relieved", "ours", "all edges at most at 0.95, none BUSY", run.get("relieved_s"), 5.0),
+        equals(
+            "stays-relieved",
             "ours",
-            "all edges at most at 0.95, none BUSY",
-            run.get("relieved_s"),
-            5.0,
-            "s",
+            "no edge above 0.95 or BUSY after 10 s",
+            run.get("unrelieved_looks"),
+            0,
             decided_by=_CHOSEN,
             missing=_NEVER,
         ),
@@ -201,16 +192,7 @@ def _damage(damage: str, run: dict[str, Any]) -> list[Claim]:
             decided_by=_CHOSEN,
             missing=_NEVER,
         ),
-        at_most(
-            f"limits-lifted-{damage}",
-            "ours",
-            "within 2 s after the repair",
-            run.get("limits_lifted_s"),
-            2.0,
-            "s",
-            decided_by=_CHOSEN,
-            missing=_NEVER,
-        ),
+        _in_time(f"limits-lifted-{damage}", "ours", "within 2 s after the repair", run.get("limits_lifted_s"), 2.0),
         _protected(damage, run),
     ]
 
@@ -286,6 +268,13 @@ def _ring(run: dict[str, Any]) -> list[Claim]:
     ]
 
 
+def _in_time(id: str, source: str, seed: str, took_s: float | None, most_s: float) -> Claim:
+    """The claim that something happened in time. If it never happened, the claim fails."""
+    if took_s is None or not math.isfinite(took_s):
+        return shows(id, source, seed, "never", False, decided_by=_CHOSEN)
+    return at_most(id, source, seed, took_s, most_s, "s", decided_by=_CHOSEN)
+
+
 def _protected(scenario: str, run: dict[str, Any]) -> Claim:
     rate, unit = run.get("protected_per_s"), "messages/s"
     ours = f"protected-{scenario}", "ours", "5 messages/s"
@@ -327,12 +316,15 @@ _NOTES: Final = (
     "edge with most receivers send twice as much.",
     "With damage, each topic has two publishers. The utilities of all 40 are spread evenly over 0 to 1, with similar "
     "ones on the same topic. The same cut made blindly would deliver the utility per byte that was offered before, so "
-    "the ratio compares with that. The protected topic is rated 0 by all.",
+    "the ratio compares with that: no blind cut is run. The protected topic is rated 0 by all, and the ratio leaves it "
+    "out.",
     "The disobedient publisher offers 250 messages/s to an edge that can send about 31. Its excess is what it sends "
     "beyond the limit that the head has announced to it, from 5 s after the damage on.",
     "In the ring, three sites of a head and two edges publish 600 messages/s to a persistent and to a volatile topic. "
     "After 5 s one link forwards nothing for 8 s; later one head is killed; then each broker may send half of what it "
-    "sends. A head counts as dead after 1 s; leases last 0.9 s. Pauses are those of single publishers at single "
+    "sends. A head counts as dead after 0.8 s; leases last 0.6 s. Pauses are those of single publishers at single "
     "readers.",
+    "At the end of a burst the publishers stop, and a message counts as lost if a receiver has not got it 10 s later. "
+    "A receiver that gets nothing more after its move pauses until then.",
     "The load of an edge is what is offered to it, so it exceeds 1 in an overload.",
 )

@@ -98,6 +98,7 @@ class Ratings(FromBrokerMessage, tag="ratings"):
 
 class PublisherRate(msgspec.Struct, frozen=True, array_like=True):
     publisher: int
+    """Or a flow of another site (`model.flow`), which cannot be limited."""
     offered_per_s: float
     """Messages, also those that its client or the home discarded because of a limit."""
     size_bytes: float

@@ -68,6 +68,8 @@ class AttachReceiver(FromClientMessage, tag="attach_receiver"):
     flows: dict[str, int] | None = None
     """From a neighbouring site: the sites whose flows it receives, and the last number that it has of each; 0 for none.
     With `after`, these are the flows of its last attach here, and it has everything of them up to that position."""
+    at_home: bool = False
+    """From an edge that relays the topic: only its home may answer. Another edge would relay to a relay."""
 
 
 class Publish(FromClientMessage, tag="publish"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from itertools import count
 
+import msgspec
 import pytest
 
 from tests.broker.topics.home_bench import HomeBench, T
@@ -14,7 +17,16 @@ from tocsin.model.flow import flow_number, flow_publisher, mark_of
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
-from tocsin.wire.site_link import Federate, FlowCounts, FlowDemand, ImportFlows, NeighbourAccess, TopicDemand
+from tocsin.wire.site_link import (
+    Federate,
+    FlowCounts,
+    FlowDemand,
+    ImportFlows,
+    NeighbourAccess,
+    PublisherRates,
+    ReportPublishers,
+    TopicDemand,
+)
 from tocsin.wire.topic_log import LogPlan
 
 A, B, C = (flow_publisher(site) for site in "ABC")
@@ -72,6 +84,23 @@ def test_attach_with_too_many_flows_is_refused() -> None:
     refusal = bench.last(neighbour)
     assert isinstance(refusal, wire.Refused) and refusal.code == Code.TOO_MANY
     assert not bench.core.state.topics[T].flows
+
+
+def test_attach_with_impossible_numbers_searches_no_messages() -> None:
+    class Searched(deque[wire.Entry]):
+        searches = 0
+
+        def __reversed__(self) -> Iterator[wire.Entry]:
+            type(self).searches += 1
+            return super().__reversed__()
+
+    bench = SiteBench()
+    bench.publish(bench.sender(), 1, b"x", b"y")
+    topic = bench.core.state.topics[T]
+    topic.recent = Searched(topic.recent)
+    neighbour = bench.neighbour({"A": -1} | {f"s{number}": -number for number in range(1, 999)})
+    assert Searched.searches == 0
+    assert [entry[2] for entry in bench.crossed(neighbour)] == [b"x", b"y"]
 
 
 def test_neighbour_continues_behind_its_number_on_a_new_connection() -> None:
@@ -273,3 +302,18 @@ def test_home_reports_what_has_crossed_each_link() -> None:
         ("B", "B", 1, 0),
         ("B", "C", 2, 1),
     }
+
+
+def test_home_reports_the_rates_of_imported_flows() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.do(events.LimitsReceived(ReportPublishers(1)))
+    for number in range(1, 41):
+        bench.receive((B, number, b"x" * 50), (B, number, b"x" * 50))
+        bench.pass_time(0.05)
+    bench.do(events.LimitsReceived(ReportPublishers(2)))
+    report = bench.reports[-1]
+    assert isinstance(report, PublisherRates)
+    ((publisher, per_s, size_bytes, _),) = [msgspec.structs.astuple(rate) for rate in report.topics[T]]
+    assert (publisher, size_bytes) == (B, 50.0)
+    assert per_s == pytest.approx(20.0, rel=0.1), "repeats do not count"

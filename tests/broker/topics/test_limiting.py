@@ -77,6 +77,44 @@ def test_excess_of_a_disobedient_publisher_is_dropped_and_each_message_refused()
     assert bench.core.limiting.dropped == len(refused)
 
 
+def test_limited_publisher_does_not_escape_by_a_new_run() -> None:
+    bench = LimitBench()
+    ann, receiver = bench.sender(), bench.receiver()
+    bench.publish(ann, 1, b"x")
+    bench.take(receiver)
+    sent = 0
+    for second in range(10):
+        bench.limit(ann=10.0)  # the coordinator never learns of the later runs in time
+        bench.renew()
+        for part in range(2):
+            runner = bench.sender(run=100 + 2 * second + part)
+            bench.flood(runner, 1, 1, 500)
+            sent += 500
+    delivered = sum(len(message.messages) for message in bench.take(receiver) if isinstance(message, wire.Messages))
+    assert delivered <= 20 * 10 + 20, "20 seconds of the limit"
+    newcomer = bench.sender(user="bob")
+    bench.flood(newcomer, 1, 1, 500)
+    assert sum(len(m.messages) for m in bench.take(receiver) if isinstance(m, wire.Messages)) == 500
+
+
+def test_limit_of_a_new_run_ends_with_the_limits() -> None:
+    bench = LimitBench()
+    bench.sender()
+    bench.limit(ann=10.0)
+    later = bench.sender(run=8)
+    assert limits(bench.take(later)) == [10.0]
+    bench.do(LimitsReceived(LimitPublishers({T: [(ANN, 10.0), (publisher_id("ann", 8), 30.0)]})))
+    assert limits(bench.take(later)) == [30.0]
+    last = bench.sender(run=9)
+    bench.take(last)
+    for _ in range(3):
+        bench.pass_time(1.0)
+        bench.limit(ann=10.0)
+    assert limits(bench.take(last)) == [None], "the coordinator has left it without a limit"
+    bench.limit()
+    assert bench.core.limiting.limits_any is False
+
+
 def test_obedient_and_unlimited_publishers_lose_nothing() -> None:
     bench = LimitBench()
     ann, bob = bench.sender(), bench.sender(user="bob")
@@ -113,6 +151,7 @@ def test_home_reports_offered_rates_with_dropped_and_discarded_messages() -> Non
     bench = LimitBench()
     assert bench.rates() == {}
     ann, bob = bench.sender(), bench.sender(user="bob")
+    bench.flood(bob, 1, 2, 40)
     bench.limit(ann=1.0, bob=1.0)
     at = bench.core.state.topics[T].at
     bench.flood(ann, 1, 3, 200)
@@ -136,6 +175,24 @@ def test_rate_before_the_limit_counts_until_the_sender_reports() -> None:
     assert bench.rates()[ANN].offered_per_s == pytest.approx(200.0, rel=0.1)
     bench.ask(ann, wire.Offered(bench.core.state.topics[T].at, 20.0))
     assert bench.rates()[ANN].offered_per_s == 20.0
+
+
+def test_sender_that_reports_far_more_than_it_sent_is_not_believed() -> None:
+    bench = LimitBench()
+    bench.rates()
+    ann, bob, at = bench.sender(), bench.sender(user="bob"), bench.core.state.topics[T].at
+    bench.ask(ann, wire.Offered(at, 1e6))
+    assert ANN not in bench.rates(), "a sender without a limit has nothing to report"
+    bench.flood(ann, 1, 2, 100)
+    bench.limit(ann=1.0, bob=1.0)
+    for _ in range(3):
+        bench.pass_time(1.0)
+        bench.limit(ann=1.0, bob=1.0)
+        bench.ask(ann, wire.Offered(at, 1e6))
+        bench.ask(bob, wire.Offered(at, 1e6))
+    rates = bench.rates()
+    assert rates[ANN].offered_per_s == pytest.approx(200.0, rel=0.1)
+    assert rates[BOB].offered_per_s == 10.0
 
 
 def test_publisher_is_as_old_as_its_first_message() -> None:

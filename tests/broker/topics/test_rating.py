@@ -79,3 +79,28 @@ def test_publisher_that_has_not_published_cannot_be_rated() -> None:
     bench.publish(bench.bob, 1, b"x")
     bench.rate(reader, bob=0.0)
     assert bench.second() == {BOB: (0.0, 1)}
+
+
+def test_feedback_on_a_topic_without_messages_does_not_break_later_ticks() -> None:
+    bench = RatingBench()
+    reader = bench.reader("mallory")
+    bench.rate(reader, ann=0.0)
+    assert bench.core.rating.rejected == 1
+    bench.pass_time(1.0)
+    bench.pass_time(1.0)
+    bench.publish(bench.ann, 1, b"x")
+    bench.rate(reader, ann=0.5)
+    assert bench.second() == {ANN: (0.5, 1)}
+
+
+def test_publishers_that_have_left_a_busy_topic_are_forgotten() -> None:
+    bench = RatingBench()
+    reader = bench.reader("one")
+    for run in range(1, 301):
+        bench.publish(bench.sender(run=run), 1, b"x")
+        bench.publish(bench.bob, run, b"x")
+        bench.rate(reader, bob=0.5)
+        bench.pass_time(1.0)
+        bench.renew()
+    known = [len(publishers) for publishers in bench.core.rating._publishers.values()]
+    assert known and max(known) < 70

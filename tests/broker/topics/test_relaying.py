@@ -9,6 +9,7 @@ from tocsin.broker.topics import effects, events
 from tocsin.broker.topics.core import TopicHomes
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.limits import TopicLimits
+from tocsin.client.topic_frames import FrameReceiver
 from tocsin.model.ids import BrokerId
 from tocsin.wire import site_link, topic_link
 from tocsin.wire import topic as wire
@@ -92,6 +93,29 @@ def test_plain_broker_and_sender_are_refused_with_not_home() -> None:
         refusal = bench.last(client)
         assert isinstance(refusal, wire.Refused)
         assert refusal.code == Code.NOT_HOME
+
+
+def test_edge_does_not_relay_to_another_relay() -> None:
+    """A former home that relays the topic now must send relays back to the home; its own relay would hear itself."""
+    bench = EdgeBench()
+    bench.relay(b"a")
+    other = bench.connect("relay-e2")
+    bench.ask(other, wire.AttachReceiver(1, T, (1, 1), at_home=True))
+    refusal = bench.last(other)
+    assert isinstance(refusal, wire.Refused) and refusal.code == Code.NOT_HOME
+    assert FrameReceiver(T).request(1).at_home and FrameReceiver(T).request(1, early=True).at_home
+
+
+def test_redirect_of_all_receivers_leaves_relays_at_the_home() -> None:
+    bench = HomeBench(T)
+    reader, relay = bench.receiver(), bench.connect("relay-e2")
+    bench.ask(relay, wire.AttachReceiver(1, T, at_home=True))
+    bench.take(reader), bench.take(relay)
+    bench.do(events.SiteMessageReceived(site_link.RedirectReceivers(T, [], BrokerId("e2"), "ws://e2")))
+    assert [type(message) for message in bench.take(reader)] == [wire.Redirect]
+    assert bench.take(relay) == []
+    bench.do(events.ConnectionLost(relay))
+    assert not bench.core.state.topics[T].relays
 
 
 def test_receiver_without_the_right_starts_no_relay() -> None:

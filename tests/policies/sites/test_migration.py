@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -158,3 +160,16 @@ def test_brokers_always_leave_busy_and_every_client_is_accounted_for(steps: list
     assert migrations.busy == frozenset()
     assert sorted(entered) == sorted(left)
     assert notified - gone <= accounted <= notified
+
+
+def test_confirmations_of_many_clients_take_time_in_proportion() -> None:
+    count = 20_000
+    clients = tuple(SubscriberId(f"s{number}") for number in range(count))
+    migrations = OffloadMigrations()
+    migrations.handle(OffloadOrdered(offload(clients=clients)), 0.0)
+    began_s = time.process_time()
+    for client in clients:
+        assert migrations.handle(ClientConnected(client, T, B), 1.0) == []
+    ended = [effect for client in clients for effect in migrations.handle(ClientDrained(client, T, A), 2.0)]
+    assert time.process_time() - began_s < 3.0, "all of them looked at for each takes ten times as long"
+    assert isinstance(ended[0], OffloadEnded) and len(ended[0].moved) == count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -331,3 +332,15 @@ def test_policies_have_their_names_and_default_thresholds() -> None:
     assert set(POLICIES) == {"drd-lb", "peer-lb", "peer-drd"}
     assert LoadThresholds() == LoadThresholds(0.9, 0.95)
     assert EDGE.fits(EDGE)
+
+
+def test_plan_for_many_topics_takes_time_in_proportion() -> None:
+    count = 40_000
+    bundles = [bundle(f"t{number}", 1.0, clients=2) for number in range(count)]
+    full = Load(math.inf, 1.3 * count, math.inf)
+    crowded, empty = edge("e1", bundles, capacity=full), edge("e2", [], capacity=full)
+    snapshot = OffloadSnapshot(1, 0.0, (crowded[0], empty[0]), {BrokerId("e1"): crowded[1]}, ())
+    began_s = time.process_time()
+    plan = DRD_LB.plan(snapshot)
+    assert time.process_time() - began_s < 3.0, "all earlier choices looked at for each topic take several seconds"
+    assert len(plan.offloads[0].moves) > count / 3

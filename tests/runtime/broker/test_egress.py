@@ -163,6 +163,25 @@ def test_frames_of_a_closed_connection_leave_the_shaper_without_cost() -> None:
     assert loop.egress.waiting_bytes == 0
 
 
+def test_connections_that_come_and_go_do_not_fill_the_queue() -> None:
+    loop = Loop(1_000.0, clients=1, queue_bytes=5_000)
+    frames = [b"%d" % number + bytes(996) for number in range(8)]
+    for frame in frames:
+        loop.send(frame, 0)
+    for number in range(1, 200):
+        name = ConnectionId(number)
+        loop.connections[name] = Client()
+        for _ in range(6):
+            loop.egress.send(Send((name,), KINDS[0], bytes(1_000)))
+        loop.egress.send(Send((ConnectionId(0), name), KINDS[0], b"to both"))
+        del loop.connections[name]
+        loop.egress.forget(name)
+        assert loop.egress._shaper.queued_cost < 40_000
+    loop.run(30.0)
+    assert loop.received(0) == frames + [b"to both"] * 199
+    assert (loop.egress.waiting_bytes, loop.egress._shaper.queued_cost) == (0, 0.0)
+
+
 def test_connection_that_vanished_unannounced_leaves_nothing_behind() -> None:
     loop = Loop(1_000.0, clients=1, queue_bytes=2_000)
     for _ in range(5):

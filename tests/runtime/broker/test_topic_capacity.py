@@ -212,6 +212,18 @@ def test_publisher_is_refused_for_a_while_when_the_queue_is_full() -> None:
     assert accepted[-1].number == refused[0].number - 1
 
 
+def test_client_that_may_not_publish_takes_nothing_of_the_matching_budget() -> None:
+    home = Home(Capacity(matched_per_s=10.0))
+    stranger, identity = home.connect("mallory", wire.AttachReceiver(1, T))
+    topic = home.process.core.state.topics[T]
+    for number in range(100):
+        home.process.happened(events.RequestReceived(identity, wire.Publish(topic.at + number, 1, [b""] * 100)))
+    assert home.process.matching is not None and home.process.matching.waiting_messages == 0
+    assert {message.code for message in stranger.received if isinstance(message, wire.NotAccepted)} == {"not_home"}
+    home.publish(b"x")
+    assert home.receivers[0][0].sequences == [1]
+
+
 def test_matching_of_a_head_is_not_limited() -> None:
     home = Home(Capacity(matched_per_s=1.0), Role.HEAD)
     for _ in range(50):
@@ -230,6 +242,33 @@ def test_profile_names_receivers_or_the_senders_of_a_head() -> None:
         assert isinstance(profile, site_link.SiteProfile) and profile.number == 4
         assert sorted(client for client, _ in profile.topics[T]) == expected
         assert all(rate_per_s == pytest.approx(1_050, rel=0.05) for _, rate_per_s in profile.topics[T])
+
+
+def test_neighbouring_sites_count_as_receivers_and_are_in_no_profile() -> None:
+    home = Home(Capacity(out_bytes_per_s=2_000.0), Role.EDGE, receivers=0, topic_queue_bytes=1_000)
+    home.process.handlers[effects.UseNeighbours] = lambda effect: None
+    home.process.happened(events.FederationReceived(site_link.Federate("east")))
+    home.connect("site-west", wire.AttachReceiver(1, T, flows={"east": 0}))
+    home.connect("site-north", wire.AttachReceiver(1, T, flows={"south": 0}))
+    home.now_s += 1.0
+    for waiting in range(2):
+        (load,) = home.capacity.site_load().topics
+        assert (load.receivers, load.senders) == (1, 1), "the other site takes no messages of this one"
+        home.capacity.handle(ReportProfile(4))
+        assert home.reports[-1] == site_link.SiteProfile(4, {})
+        for _ in range(5 * (1 - waiting)):
+            home.publish(bytes(1_000))
+        assert waiting or home.process.core.state.topics[T].lagging, "the connection of the neighbour is full"
+        home.now_s += 1.0
+
+
+def test_relays_are_in_no_profile_of_a_home() -> None:
+    home = Home(Capacity(), Role.EDGE, receivers=1)
+    home.connect("relay-e2", wire.AttachReceiver(1, T, at_home=True))
+    home.capacity.handle(ReportProfile(4))
+    profile = home.reports[-1]
+    assert isinstance(profile, site_link.SiteProfile)
+    assert [client for client, _ in profile.topics[T]] == ["r0/5"]
 
 
 def test_blocked_connections_get_beats() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tocsin.broker.topics import effects, events
 from tocsin.broker.topics.limits import TopicLimits
+from tocsin.client import topic_driver
 from tocsin.client.topic_events import Deliver, TopicFrame
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.runtime.broker import topic_upstream
@@ -90,6 +91,27 @@ def test_edge_stops_reading_while_its_matching_is_full() -> None:
         assert relayed.sequence == 1 and not upstream._room.is_set()
         topics.matching.set_rate(math.inf)
         assert relayed.sequence == 9 and upstream._room.is_set()
+        await upstream.close()
+
+    asyncio.run(scenario())
+
+
+def test_edge_that_stops_reading_does_not_take_its_homes_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        topics, upstream = make_upstream()
+        topics.handlers[effects.StartRelay](effects.StartRelay(T))
+        (driver,) = upstream._drivers
+        ticks: list[bool] = []
+        monkeypatch.setattr(driver, "handle", lambda event: ticks.append(event.reads))
+        monkeypatch.setattr(topic_driver, "_TICK_S", 0.0)
+        upstream._room.clear()
+        while len(ticks) < 3:
+            await asyncio.sleep(0.01)
+        upstream._room.set()
+        while not ticks[-1]:
+            await asyncio.sleep(0.01)
+        assert ticks[0] is False
+        monkeypatch.undo()
         await upstream.close()
 
     asyncio.run(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tests.sim.network.interleaving import Action, RandomSteps
@@ -16,6 +17,7 @@ from tocsin.sim.network.federation import SimulatedFederation
 from tocsin.sim.network.topic_broker import Accepted
 from tocsin.sim.network.topic_client import SimulatedTopicClient
 from tocsin.sim.network.topic_network import SimulatedTopicNetwork
+from tocsin.wire.site_link import Role
 
 TOPIC = TopicName("swarm/1")
 SITES = {"A": ["a0", "a1"], "B": ["b0", "b1"], "C": ["c0", "c1"]}
@@ -25,13 +27,19 @@ LINKS = [("A", "B"), ("A", "C"), ("B", "C")]
 class SiteRing:
     """Each site has two brokers, a publisher and a subscriber of one topic."""
 
-    def __init__(self, seed: int, persistence: Persistence | None = None, links: list[tuple[str, str]] = LINKS) -> None:
+    def __init__(
+        self,
+        seed: int,
+        persistence: Persistence | None = None,
+        links: list[tuple[str, str]] = LINKS,
+        roles: Mapping[str, Role] = {},
+    ) -> None:
         kernel = Kernel(seed)
         self.rng = kernel.stream("faults")
         self.links = links
         self.persistent = persistence is not None
         limits = TopicLimits(topic_recent_bytes=int(self.rng.choice((60, 100_000))))
-        self.federation = SimulatedFederation(kernel, SITES, links, replace(RULES, forgive_s=5.0), limits)
+        self.federation = SimulatedFederation(kernel, SITES, links, replace(RULES, forgive_s=5.0), limits, roles)
         self.steps = {site: RandomSteps(kernel, network, 1.5, (0.02, 0.2)) for site, network in self.sites.items()}
         self.publishers = {site: network.add_client(f"p{site}") for site, network in self.sites.items()}
         self.subscribers = {site: network.add_client(f"s{site}") for site, network in self.sites.items()}

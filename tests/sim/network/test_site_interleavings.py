@@ -57,6 +57,14 @@ def test_persistent_topics_of_a_site_survive_faults_without_any_gap(seed: int) -
     assert not gaps(interleaving)
 
 
+def test_relays_return_to_the_home_when_its_move_is_cancelled() -> None:
+    """Both edges followed `moved` to an edge that did not become the home. Each took the other, or itself, for it."""
+    interleaving = a_site(1008, Persistence(3, 2))
+    disturb(interleaving, 80)
+    checked(interleaving)
+    assert not gaps(interleaving)
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_redirects_and_delays_alone_make_no_gap(seed: int) -> None:
     interleaving = a_site(seed, recent_bytes=100_000)

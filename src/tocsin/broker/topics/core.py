@@ -56,7 +56,7 @@ class TopicHomes:
         self._delivery = Delivery(self.state)
         self.relaying = Relaying(self.state, self._delivery, on=role is Role.EDGE)
         self.clients = ClientCoordinates(self.state)
-        self.importing = Importing(self.state)
+        self.importing = Importing(self.state, self.limiting)
         self._flow_reports = FlowReports(self.state, self.importing)
         self._ownership = Ownership(self.state, self._delivery, self._carry_out)
         self._recording = self._ownership.recording

@@ -70,6 +70,8 @@ class Delivery:
         if request.early:
             position = max(position, topic.base)
         connection.receiving[topic.name] = topic
+        if request.at_home:
+            topic.relays.add(connection.id)
         where = (topic.epoch, position, missed, topic.since)
         self._state.send(connection, wire.ReceiverAttached(request.id, topic.at, *where))
         topic.lagging[connection.id] = position
@@ -78,6 +80,7 @@ class Delivery:
     def detach(self, connection: Connection, topic: HostedTopic) -> None:
         topic.live.pop(connection.id, None)
         topic.lagging.pop(connection.id, None)
+        topic.relays.discard(connection.id)
         self.slow.end(connection.id, topic)
         connection.ratings.pop(topic.at, None)
         self.flows.detach(connection.id, topic)

@@ -31,7 +31,8 @@ class Flows:
     def attach(self, connection: Connection, topic: HostedTopic, request: wire.AttachReceiver) -> int:
         """A neighbour receives flows of the topic from now on. Returns the sequence number to start behind."""
         own = flow_publisher(self._state.site)
-        numbers = {flow_publisher(site): number for site, number in (request.flows or {}).items()}
+        # Numbers begin with 1. One below 0 of a flow that is unknown here would be searched in all recent messages.
+        numbers = {flow_publisher(site): max(0, number) for site, number in (request.flows or {}).items()}
         receiver = topic.flows[connection.id] = FlowReceiver(own, numbers)
         self._topics[topic.at] = topic
         after = request.after

@@ -101,6 +101,8 @@ class HostedTopic:
     """Receivers that have got everything up to the last flush."""
     lagging: dict[ConnectionId, int] = field(default_factory=dict)
     """Receivers whose connection is full → the last sequence number that was sent to them."""
+    relays: set[ConnectionId] = field(default_factory=set)
+    """Those of the receivers that relay the topic to the receivers of an edge. They stay at the home."""
     flows: dict[ConnectionId, FlowReceiver] = field(default_factory=dict)
     """Neighbouring sites that receive flows. While their connection is full, they are in `lagging` too."""
     marked: bool = False

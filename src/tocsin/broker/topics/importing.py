@@ -17,6 +17,7 @@ from itertools import count
 from tocsin.broker.topics import events
 from tocsin.broker.topics.effects import RequestFlush, StartImport, StopImport, UseNeighbours
 from tocsin.broker.topics.hosted import OPEN, HostedTopic, TopicsState
+from tocsin.broker.topics.limiting import Limiting
 from tocsin.model.flow import flow_of, flow_publisher, is_mark, mark_of
 from tocsin.model.ids import TopicName
 from tocsin.wire import topic as wire
@@ -39,8 +40,9 @@ class Import:
 
 
 class Importing:
-    def __init__(self, state: TopicsState) -> None:
+    def __init__(self, state: TopicsState, limiting: Limiting) -> None:
         self._state = state
+        self._limiting = limiting
         self._orders: dict[TopicName, ImportFlows] = {}
         self._imports: dict[TopicName, dict[str, Import]] = {}
         """Topic → neighbour → the import that runs."""
@@ -181,6 +183,8 @@ class Importing:
             elif is_new:
                 topic.publishers[flow] = number
                 accepted.append((flow, number, data))
+                if self._limiting.counting:
+                    self._limiting.count(topic, flow, [data])
         if accepted:
             self._append(topic, accepted)
         return bool(accepted)

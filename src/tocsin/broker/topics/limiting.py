@@ -4,7 +4,8 @@ The home announces each limit to its sender, whose library discards the excess b
 does not obey has its excess dropped here, each message with `not_accepted` and the code `limited`. The coordinator's
 limits contain the guarantee of PROTECTED topics; a home knows no other rule than the limit.
 
-The home also counts what each publisher offers, once the coordinator has asked for that.
+The home also counts what each publisher offers, once the coordinator has asked for that. Flows of other sites count as
+publishers, but never get a limit: their messages were accepted elsewhere.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tocsin.broker.topics.hosted import Connection, HostedTopic, TopicsState
+from tocsin.broker.topics.publisher_shares import owner_of
 from tocsin.model.ids import TopicName
 from tocsin.model.rate_limit import RateLimit
 from tocsin.wire import topic as wire
@@ -20,11 +22,16 @@ from tocsin.wire.site_link import LIMITS_S, LimitPublishers, PublisherRate, Publ
 _SLACK_S = 0.5
 """A home admits so many seconds' worth more at once than the sender's library: frames arrive unevenly."""
 _SECOND_S = 1.0
+_UNKNOWN_S = 2.0
+"""The coordinator limits a new publisher in the second after its first message, if at all."""
 _FRESH_S = 5.0
 """For so long the rate that a limited sender reported counts."""
 _OLD_S = 86_400.0
 """The age of a publisher that was there before this home began to count."""
-_MOST_RATE_PER_S = 1e6
+_MOST_GROWTH, _LEAST_CLAIM_PER_S = 2.0, 10.0
+"""A sender that reports more than twice the rate that this home has measured, and more than 10/s, is not believed: the
+limits of a whole site last until all that is offered fits. A sender that does offer more sends more as soon as it may,
+and is believed then."""
 
 _Publisher = tuple[TopicName, int]
 
@@ -40,9 +47,12 @@ class _Count:
     claimed_per_s: float = 0.0
     """As the sender reported; it also counts messages that its library discarded."""
     claimed_s: float = float("-inf")
+    known_per_s: float = 0.0
+    """The highest rate of a second since the limit began, or shortly before it."""
 
     def claimed(self, now_s: float) -> float:
-        return self.claimed_per_s if now_s - self.claimed_s <= _FRESH_S else 0.0
+        believed_per_s = max(_LEAST_CLAIM_PER_S, _MOST_GROWTH * self.known_per_s)
+        return min(self.claimed_per_s, believed_per_s) if now_s - self.claimed_s <= _FRESH_S else 0.0
 
 
 class Limiting:
@@ -53,6 +63,8 @@ class Limiting:
         self.dropped = 0
         """Messages beyond a limit since the start of the process."""
         self._limits: dict[_Publisher, RateLimit] = {}
+        self._inherited: dict[_Publisher, float] = {}
+        """New publishers with a limit of another publisher of their user → until when, unless they get their own."""
         self._until_s = 0.0
         self._counts: dict[_Publisher, _Count] = {}
         self._began_s: float | None = None
@@ -90,8 +102,19 @@ class Limiting:
         return now_s if now_s - self._began_s > _SECOND_S else float("-inf")
 
     def attached(self, connection: Connection, topic: HostedTopic, publisher: int) -> None:
-        """A sender has attached: announce its limit."""
-        limit = self._limits.get((topic.name, publisher))
+        """A sender has attached: announce its limit.
+
+        Until the coordinator knows a new publisher, it has the lowest limit of its user's publishers of this topic, and
+        no burst: otherwise a client could escape its limit by a new run every second.
+        """
+        key = (topic.name, publisher)
+        if self._limits and key not in self._limits:
+            named = [(topic.name, other) for other in topic.shares.of(owner_of(connection.user))]
+            lowest = min((self._limits[other].rate_per_s for other in named if other in self._limits), default=None)
+            if lowest is not None:
+                self._limits[key] = replace(RateLimit.of(lowest, self._state.now_s), tokens=0.0)
+                self._inherited[key] = self._state.now_s + _UNKNOWN_S
+        limit = self._limits.get(key)
         if limit is not None:
             self._state.send(connection, wire.Limit(topic.at, limit.rate_per_s))
 
@@ -99,7 +122,7 @@ class Limiting:
         """A limited sender reports what its application offers."""
         topic = self._state.by_number.get(request.at)
         publisher = None if topic is None else connection.senders.get(topic.name)
-        if topic is None or publisher is None or not 0.0 <= request.per_s <= _MOST_RATE_PER_S:
+        if topic is None or publisher is None or not request.per_s >= 0.0 or not self.is_limited(topic, publisher):
             return
         counted = self._counts.setdefault((topic.name, publisher), _Count(self._first_seen_s()))
         counted.claimed_per_s, counted.claimed_s = request.per_s, self._state.now_s
@@ -118,6 +141,10 @@ class Limiting:
     def _set(self, rates: dict[_Publisher, float]) -> None:
         before, now_s = self._limits, self._state.now_s
         self._limits = {key: _bucket(before.get(key), rate, now_s) for key, rate in rates.items() if rate >= 0.0}
+        self._inherited = {
+            key: until_s for key, until_s in self._inherited.items() if rates and key not in rates and now_s < until_s
+        }
+        self._limits |= {key: before[key] for key in self._inherited if key in before}
         for key in self._limits.keys() - before.keys():
             # Until the sender reports what it offers, its rate before the limit counts: what it sends now is the limit.
             counted = self._counts.get(key)
@@ -165,6 +192,8 @@ class Limiting:
         }
         for key, counted in list(self._counts.items()):
             counted.rate_per_s = counted.messages / passed_s
+            before_per_s = counted.known_per_s * (1.0 if key in self._limits else 0.5)
+            counted.known_per_s = max(counted.rate_per_s, before_per_s)
             if counted.messages:
                 counted.mean_bytes = counted.size_bytes / counted.messages
             elif key not in present:

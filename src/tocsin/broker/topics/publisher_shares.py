@@ -8,6 +8,7 @@ here, because the table moves with the topic.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 
 
 def owner_of(user: str) -> int:
@@ -25,6 +26,10 @@ class PublisherShares:
     def __bool__(self) -> bool:
         """True if there is any publisher."""
         return bool(self._owners)
+
+    def of(self, owner: int) -> Collection[int]:
+        """The publishers of a user."""
+        return self._owners.get(owner, {}).keys()
 
     def add(self, publisher: int, owner: int) -> None:
         """The publisher has attached: it is the last of its user that is forgotten."""

@@ -86,5 +86,14 @@ class Rating:
             topics.setdefault(topic, []).append((number, ratings.weighted, ratings.subscribers))
         if topics:
             self._state.report(Ratings(topics))
-        for topic in [topic for topic, seen in self._publishers.items() if now_s - max(seen.values()) > _KNOWN_S]:
-            del self._publishers[topic], self._looked[topic]
+        self._forget_old_publishers()
+
+    def _forget_old_publishers(self) -> None:
+        """Forget publishers without messages for `_KNOWN_S`, and topics without known publishers: each run of a program
+        is a publisher of its own, so a busy topic meets ever new ones."""
+        since_s = self._state.now_s - _KNOWN_S
+        for topic, known in list(self._publishers.items()):
+            for publisher in [publisher for publisher, looked_s in known.items() if looked_s < since_s]:
+                del known[publisher]
+            if not known:
+                del self._publishers[topic], self._looked[topic]

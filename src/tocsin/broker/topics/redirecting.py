@@ -54,8 +54,8 @@ class Redirecting:
         state = self._state
         here: dict[Client, set[ConnectionId]] = {}
         for identity in () if topic is None else (*topic.live, *topic.lagging):
-            if topic is not None and identity in topic.flows:
-                continue  # neighbouring sites receive from homes
+            if topic is not None and (identity in topic.flows or identity in topic.relays):
+                continue  # neighbouring sites and relays receive from homes
             here.setdefault(state.connections[identity].client, set()).add(identity)
         for client in order.clients or list(here):
             connections = here.get(client)

@@ -58,8 +58,9 @@ class Relaying:
     # -- receivers -----------------------------------------------------------------------------------------------------
 
     def serves(self, request: wire.AttachReceiver, hosted: HostedTopic | None) -> bool:
-        """True if this receiver attaches to the relay and not to the home. Neighbouring sites attach to homes."""
-        if request.early or request.flows is not None:
+        """True if this receiver attaches to the relay and not to the home. Neighbouring sites and other relays attach
+        to homes."""
+        if request.early or request.at_home or request.flows is not None:
             return False
         return request.topic in self.topics or (self.on and _is_elsewhere(hosted))
 

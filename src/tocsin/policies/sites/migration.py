@@ -157,6 +157,8 @@ class _Running:
     steps: dict[tuple[ClientId, TopicName], _Step] = field(default_factory=dict)
     ends: dict[tuple[ClientId, TopicName], tuple[BrokerId, BrokerId]] = field(default_factory=dict)
     """The source and the target of each client."""
+    left: int = 0
+    """Clients without a final step."""
 
 
 class OffloadMigrations:
@@ -213,6 +215,7 @@ class OffloadMigrations:
             (client, move.topic): (move.source, move.target) for move in offload.moves for client in move.clients
         }
         running.steps = dict.fromkeys(running.ends, _Step.NOTIFIED)
+        running.left = len(running.steps)
         self._running.append(running)
         return [EnterBusy(offload.brokers), *notices]
 
@@ -234,8 +237,8 @@ class OffloadMigrations:
             step = running.steps[key]
             if step not in _FINAL:
                 running.steps[key] = then.get(step, step)
-            done = all(step in _FINAL for step in running.steps.values())
-            return self._end([running], Ending.COMPLETE) if done else []
+                running.left -= running.steps[key] in _FINAL
+            return [] if running.left else self._end([running], Ending.COMPLETE)
         return [MigrationRejection(MigrationCode.UNKNOWN_CLIENT, f"{client} is not being moved for {topic}")]
 
     def _end(self, ended: Iterable[_Running], ending: Ending) -> list[Effect]:

@@ -12,6 +12,7 @@ choice inside the site is kept and other sites take the other clients, so that f
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -35,7 +36,6 @@ from tocsin.policies.sites.types import (
     OffloadSnapshot,
     Reach,
     SiteMove,
-    total,
     utilisation,
 )
 from tocsin.policies.topics.types import TopicName
@@ -145,12 +145,12 @@ def _settled(
 ) -> BrokerReport:
     """A broker as it will be after the offloads, and not BUSY."""
     load = report.load
+    leaving = {bundle.topic: bundle.load for bundle in snapshot.bundles.get(report.broker, ())}
     for move in (move for offload in offloads for move in offload.moves):
         if move.target == report.broker:
             load = load.plus(move.accepted)
         elif move.source == report.broker and move.is_whole:
-            bundles = snapshot.bundles.get(report.broker, ())
-            load = load.minus(total(bundle.load for bundle in bundles if bundle.topic == move.topic))
+            load = load.minus(leaving.get(move.topic, NO_LOAD))
     return replace(report, load=load, state=state_of(utilisation(load, report.capacity), params.thresholds))
 
 
@@ -248,6 +248,8 @@ class OffloadSelection:
     def __init__(self, source: BrokerReport, thresholds: LoadThresholds) -> None:
         self.source = source
         self.moves: list[SiteMove] = []
+        self._moved: Counter[TopicName] = Counter()
+        """The number of clients of each chosen topic that move."""
         self._load = source.load
         self._thresholds = thresholds
 
@@ -292,10 +294,10 @@ class OffloadSelection:
         return {Metric.OUTPUT, Metric.MATCHING} if bundle.client_matched_per_s else {Metric.OUTPUT}
 
     def _is_chosen(self, bundle: Bundle) -> bool:
-        return any(move.topic == bundle.topic for move in self.moves)
+        return bundle.topic in self._moved
 
     def _split_to(self, bundle: Bundle, acceptor: Acceptor) -> None:
-        moved = sum(len(move.clients) for move in self.moves if move.topic == bundle.topic)
+        moved = self._moved[bundle.topic]
         chosen: list[ClientId] = []
         sent, influence, relief = 0.0, NO_LOAD, NO_LOAD
         # The last client stays: with it the bundle would move whole, and that did not fit.
@@ -318,6 +320,7 @@ class OffloadSelection:
         self, bundle: Bundle, clients: tuple[ClientId, ...], acceptor: Acceptor, influence: Load, relief: Load
     ) -> None:
         target, is_whole = acceptor.report, len(clients) == len(bundle.clients)
+        self._moved[bundle.topic] += len(clients)
         self.moves.append(
             SiteMove(bundle.topic, clients, self.source.broker, target.broker, target.site, influence, is_whole)
         )

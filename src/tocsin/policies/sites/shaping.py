@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 M = TypeVar("M")
@@ -76,6 +77,11 @@ class Shaper(Generic[M]):
         if math.isfinite(self._rate_per_s):
             self._tokens += cost
         return self.release(now_s)
+
+    def keep(self, wanted: Callable[[M], bool]) -> None:
+        """Drop the items that are not wanted any more; they cost nothing."""
+        self._queue = deque(queued for queued in self._queue if wanted(queued[0]))
+        self.queued_cost = sum(cost for _, cost in self._queue)
 
     def next_s(self) -> float | None:
         """When the next item may leave; None if none waits, or if the rate is 0."""

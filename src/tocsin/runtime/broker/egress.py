@@ -61,6 +61,8 @@ class Egress:
         self._shaper: Shaper[_Frame] = Shaper(rate_per_s, now_s())
         self._waiting: dict[ConnectionId, int] = {}
         """Bytes that wait for each connection that has any."""
+        self._dead_bytes = 0
+        """Bytes in the queue for connections that are closed."""
         self._blocked: set[ConnectionId] = set()
         self._pace = Pace(self._shaper, self._write, now_s, call_later)
 
@@ -90,9 +92,18 @@ class Egress:
         return list(self._blocked)
 
     def forget(self, connection: ConnectionId) -> None:
-        """The connection is closed: what waits for it is not sent, and costs nothing."""
+        """The connection is closed: what waits for it is not sent, and costs nothing.
+
+        Its frames stay in the queue until there are more bytes of such frames than of others: clients that come and go
+        must not fill the memory of a broker with a long queue.
+        """
         self._blocked.discard(connection)
-        self.waiting_bytes -= self._waiting.pop(connection, 0)
+        dead_bytes = self._waiting.pop(connection, 0)
+        self.waiting_bytes -= dead_bytes
+        self._dead_bytes += dead_bytes
+        if self._dead_bytes > max(self._queue_bytes, self.waiting_bytes):
+            self._dead_bytes = 0
+            self._shaper.keep(lambda frame: any(name in self._waiting for name in frame.connections))
 
     # -- the queue -----------------------------------------------------------------------------------------------------
 
@@ -135,7 +146,8 @@ class Egress:
         for name in frame.connections:
             waiting, connection = self._waiting.get(name), self._connections.get(name)
             if waiting is None or connection is None:
-                self.forget(name)
+                self._blocked.discard(name)
+                self.waiting_bytes -= self._waiting.pop(name, 0)
                 unsent += size
                 continue
             connection.write(data)
@@ -148,6 +160,7 @@ class Egress:
                 self._blocked.remove(name)
                 connection.await_drain()
         self.sent_bytes += size * len(frame.connections) - unsent
+        self._dead_bytes = max(0, self._dead_bytes - unsent)
         return unsent
 
     def _write_now(self, connections: Iterable[ConnectionId], data: bytes) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from tocsin.broker.topics import effects, events
 from tocsin.broker.topics.encoding import encoded
 from tocsin.broker.topics.events import ConnectionId
-from tocsin.broker.topics.hosted import PIECE_BYTES
+from tocsin.broker.topics.hosted import PIECE_BYTES, HostedTopic
 from tocsin.model.ids import TopicName
 from tocsin.policies.sites.shaping import BURST_S
 from tocsin.policies.sites.types import NO_LOAD, Load
@@ -43,8 +43,8 @@ _LEAST_PIECE_BYTES = 4 << 10
 """A receiver that lags gets recent messages in frames of a burst, but of no fewer bytes than this."""
 _LEAST_RETRY_S, _MOST_RETRY_S = 0.05, 2.0
 """When a publisher that was refused tries again."""
-Served = Iterable[tuple[TopicName, Collection[ConnectionId], Collection[ConnectionId]]]
-"""(topic, receivers, senders)."""
+Served = Iterable[tuple[HostedTopic, Collection[ConnectionId], Collection[ConnectionId]]]
+"""(topic, receivers that are no neighbouring sites, senders)."""
 
 
 class Matched(events.Event, frozen=True):
@@ -154,6 +154,9 @@ class TopicCapacity:
         assert matching is not None
         if client is None:
             return []
+        topic = self._topics.core.state.by_number.get(request.at)
+        if topic is None or topic.name not in client.senders:  # it is refused, and must not use up the budget
+            return self._topics.core.handle(events.RequestReceived(connection, request), self._topics.now_s())
         if matching.is_full:
             wait_s = min(_MOST_RETRY_S, max(_LEAST_RETRY_S, matching.delay_s / 2))
             message = "this broker matches fewer messages per second than it gets; try again later"
@@ -184,9 +187,9 @@ class TopicCapacity:
             self._sent_before, self._sent_bytes = counter, counter.sent_bytes
         sent, self._sent_bytes = counter.sent_bytes - self._sent_bytes, counter.sent_bytes
         topics = [
-            TopicLoad(name, *loads.pop(name, NO_LOAD), len(receivers), len(senders))
-            for name, receivers, senders in self._served()
-            if receivers or senders or name in loads
+            TopicLoad(topic.name, *loads.pop(topic.name, NO_LOAD), len(receivers) + _sites(topic), len(senders))
+            for topic, receivers, senders in self._served()
+            if receivers or senders or topic.flows or topic.name in loads
         ]
         topics += [TopicLoad(name, *load, 0, 0) for name, load in loads.items()]
         self._loads = {topic.topic: Load(*_rates(topic)) for topic in topics}
@@ -198,22 +201,25 @@ class TopicCapacity:
         )
 
     def _served(self) -> Served:
-        """The topics of this broker, relayed ones among them, and their clients."""
+        """The topics of this broker, relayed ones among them, and their clients. Neighbouring sites receive from homes
+        wherever these are: no plan can move them."""
         core = self._topics.core
         for topic in (*core.state.topics.values(), *core.relaying.topics.values()):
-            yield topic.name, (*topic.live, *topic.lagging), topic.senders
+            lagging = [identity for identity in topic.lagging if identity not in topic.flows]
+            yield topic, (*topic.live, *lagging), topic.senders
 
     def _profile(self) -> dict[TopicName, list[tuple[Client, float]]]:
         """The clients of each topic with their bytes per second: a head's senders, or the receivers."""
         meter = self._topics.meter
         profile: dict[TopicName, list[tuple[Client, float]]] = {}
-        for name, receivers, senders in self._served():
+        for topic, receivers, senders in self._served():
+            name = topic.name
             if self._role is Role.HEAD:
                 rates = {} if meter is None else meter.senders
                 clients = [(self._client(sender), rates.get((name, sender), 0.0)) for sender in senders]
             else:
                 each = self._loads.get(name, NO_LOAD).out_bytes_per_s / max(1, len(receivers))
-                clients = [(self._client(receiver), each) for receiver in receivers]
+                clients = [(self._client(one), each) for one in receivers if one not in topic.relays]
             if clients:
                 profile[name] = clients
         return profile
@@ -229,6 +235,12 @@ class TopicCapacity:
             connection, client = topics.connections.get(identity), state.connections.get(identity)
             if connection is not None and client is not None:
                 connection.write(encoded(wire.Beat(), client.encoding))
+
+
+def _sites(topic: HostedTopic) -> int:
+    """Neighbouring sites that receive what this site publishes: without them, a topic that is read elsewhere only would
+    count as one without receivers, and congestion control would stop its publishers first."""
+    return sum(receiver.own in receiver.numbers for receiver in topic.flows.values())
 
 
 def _limits(capacity: Capacity) -> tuple[float | None, ...]:

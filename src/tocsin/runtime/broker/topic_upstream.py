@@ -147,7 +147,7 @@ class TopicUpstream:
         if home is None or home.best.rstrip("/") == self.own_address.rstrip("/"):
             self._topics.happened(core_events.OlderFailed(effect.fetch))
             return
-        attach = wire.AttachReceiver(2, effect.topic, effect.after)
+        attach = wire.AttachReceiver(2, effect.topic, effect.after, at_home=True)
         self._fetches[effect.fetch] = _Fetch(self, effect.fetch, home.best, session.token, attach, self._tls)
 
     def _read(self, effect: effects.ReadOlder) -> None:

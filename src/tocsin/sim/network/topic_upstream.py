@@ -52,7 +52,7 @@ class SimulatedUpstream:
             case effects.FetchOlder(number, topic, after):
                 home = self._client.session.homes.get(topic)
                 broker = None if home is None else self._find(home.best)
-                attach = wire.AttachReceiver(2, topic, after)
+                attach = wire.AttachReceiver(2, topic, after, at_home=True)
                 done = self._reporter(number)
                 self._fetches[number] = SimulatedFetch(
                     self._transport, broker, ConnectionId(next(self._identities)), attach, done

@@ -267,12 +267,25 @@ def test_restarted_root_waits_for_the_leases_of_nodes_that_do_not_register() -> 
     assert root.register(LEAF, run=1) == [SendFenced(LEAF, 1)], "its old generation may still run there"
 
 
-def test_restarted_root_starts_at_once_when_all_known_nodes_have_registered() -> None:
+def test_restarted_root_starts_at_once_when_all_members_have_registered() -> None:
     before = running_tree()
     root = Root(before.control.state, now_s=500.0)
     for node in (ROOT, DISTRICT, LEAF):
         root.register(node, streams=("Readings",) if node == LEAF else ())
     assert root.number == before.number + 1
+
+
+def test_restarted_root_does_not_wait_for_a_node_that_was_dead_before() -> None:
+    before = running_tree()
+    before.silent = {LEAF}
+    before.wait(6)
+    assert set(before.generation.tree.nodes) == {ROOT, DISTRICT}
+    root = Root(before.control.state, now_s=500.0)
+    root.register(ROOT, run=2)
+    assert root.control.generation is None, "the district may still act in the old generation"
+    root.register(DISTRICT)
+    assert root.number == before.number + 1
+    assert root.register(LEAF, run=2) and LEAF in root.control.living
 
 
 def test_beats_that_waited_while_the_root_stood_still_count() -> None:

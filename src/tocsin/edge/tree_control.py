@@ -9,7 +9,7 @@ and sends `TimePassed` at `deadline_s()`. Every fault leads to the same thing, t
 A node is dead when its last beat is older than `lease_s + grace_s`. It has stopped by then: it acts only within
 `lease_s` of the sending time of its last answered beat. A node that was only silent is fenced, and registers again with
 a higher run. Generations that are due together start together, and never more than one a second. After a restart the
-control waits until the known nodes have registered or their leases have ended: they may still act in the old one.
+control waits until the nodes of the latest generation have registered or their leases have ended: they may still act.
 """
 
 from __future__ import annotations
@@ -239,7 +239,8 @@ class TreeControl:
 
     def _start_if_due(self, now_s: float) -> list[Effect]:
         if self._restart_until_s is not None:
-            if now_s < self._restart_until_s and not set(self.state.nodes) <= set(self.living):
+            members = self.state.nodes if self.state.members is None else self.state.members
+            if now_s < self._restart_until_s and not set(members) <= set(self.living):
                 return []
             self._restart_until_s = None
             self._is_due = True
@@ -255,7 +256,9 @@ class TreeControl:
         ancestry = Ancestry(self.state.nodes, self.living, self._root)
         lost = {node for node, since_s in self._dead_since_s.items() if now_s >= since_s + self._silence_s}
         generation = next_generation(self.state, self.state.generation + 1, ancestry, self._present(), lost)
-        self.state = replace(self.state, generation=generation.number, placement=generation.placement)
+        self.state = replace(
+            self.state, generation=generation.number, placement=generation.placement, members=generation.tree.nodes
+        )
         self.generation, self.generation_started_s = generation, now_s
         self.recoveries += 1
         self._is_due = self._is_broken = False

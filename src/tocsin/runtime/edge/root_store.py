@@ -94,6 +94,7 @@ class _State(msgspec.Struct):
     publishers: dict[str, tuple[str, list[str]]]
     sources: dict[str, _Source]
     placement: dict[str, str]
+    members: list[str] | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -183,6 +184,7 @@ def _encoded(state: ControlState) -> _State:
             for name, source in state.sources.items()
         },
         placement={str(operator): str(node) for operator, node in state.placement.items()},
+        members=None if state.members is None else [str(node) for node in state.members],
     )
 
 
@@ -206,4 +208,5 @@ def _decoded(state: _State) -> ControlState:
             for name, source in state.sources.items()
         },
         placement={OperatorId(operator): EdgeNodeId(node) for operator, node in state.placement.items()},
+        members=None if state.members is None else tuple(map(EdgeNodeId, state.members)),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,31 @@ def test_readings_are_acknowledged_once_and_windows_reach_the_outbox(tmp_path: P
     with_root(tmp_path, check)
 
 
+def test_node_without_its_disk_requests_the_batches_that_are_not_durable(tmp_path: Path) -> None:
+    """The publisher did not notice the restart, and continues with its next number."""
+
+    async def publish(root: RunningRoot, number: int, readings: list[dict[str, Any]]) -> httpx.Response:
+        headers = {"Tocsin-Publisher": "p", "Tocsin-Number": str(number), "Tocsin-Durable": "0"}
+        return await root.publish(readings, **headers)
+
+    async def before(root: RunningRoot) -> None:
+        await root.apply(STREAM + QUERY)
+        for number, reading in ((1, FIRST), (2, SECOND)):
+            assert (await publish(root, number, [reading])).is_success
+
+    async def after(root: RunningRoot) -> None:
+        reply = await publish(root, 3, [LATER])
+        assert reply.status_code == 409 and reply.json()["stored_through"] == 0, reply.text
+        for number, reading in ((1, FIRST), (2, SECOND), (3, LATER)):
+            assert (await publish(root, number, [reading])).is_success
+        await root.until(lambda status: status["outbox"] == 1)
+        assert await rows_in_outbox(root) == [WINDOW]
+
+    with_root(tmp_path, before)
+    shutil.rmtree(tmp_path / "data" / "log")
+    with_root(tmp_path, after)
+
+
 def test_restarted_root_continues_with_its_log_floors_and_queries(tmp_path: Path) -> None:
     async def before(root: RunningRoot) -> None:
         await root.apply(STREAM + QUERY)
@@ -110,7 +136,9 @@ def test_wrong_readings_are_refused_with_a_reason(tmp_path: Path) -> None:
         unknown = await root.client.post("/v1/streams/Nothing/readings", json=[])
         assert unknown.status_code == 404 and "Nothing" in unknown.text
         for headers in ({"Tocsin-Number": "1"}, {"Tocsin-Publisher": "~root", "Tocsin-Number": "1"},
-                        {"Tocsin-Publisher": "p", "Tocsin-Number": "0"}):  # fmt: skip
+                        {"Tocsin-Publisher": "p", "Tocsin-Number": "0"},
+                        {"Tocsin-Publisher": "p", "Tocsin-Number": "1" * 5_000},
+                        {"Tocsin-Publisher": "p", "Tocsin-Number": "1", "Tocsin-Durable": "-1"}):  # fmt: skip
             assert (await root.publish([FIRST], **headers)).status_code == 400
         assert (await root.status())["nodes"][0]["raw_bytes"] == 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 
 import pyarrow as pa
 from starlette.websockets import WebSocket
@@ -349,12 +349,19 @@ class NodeProcess:
         return stream
 
     async def store(
-        self, name: str, stream: Stream, batch: pa.RecordBatch, publisher: str | None, number: int | None
+        self,
+        name: str,
+        stream: Stream,
+        batch: pa.RecordBatch,
+        publisher: str | None,
+        number: int | None,
+        durable: int | None = None,
+        is_gone: Callable[[], Awaitable[bool]] | None = None,
     ) -> Stored:
         def may_answer() -> bool:
             return self.member.may_acknowledge(time.monotonic())
 
-        return await self.publishers.store(name, stream, batch, publisher, number, may_answer)
+        return await self.publishers.store(name, stream, batch, publisher, number, may_answer, durable, is_gone)
 
     async def promise(self, name: str, watermark_us: int) -> None:
         """No older reading of the stream will enter here."""

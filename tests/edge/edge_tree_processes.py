@@ -282,6 +282,11 @@ class RootProcess:
             else:
                 raise AssertionError(rejection)
 
+    def on_lost(self, node: EdgeNodeId, run: int) -> None:
+        """The control connection of a node closed."""
+        if self.control is not None:
+            self.handle(control.ControlLost(node, run))
+
     def handle(self, event: control.Event) -> list[control.RejectRequest]:
         assert self.control is not None
         rejections: list[control.RejectRequest] = []

@@ -7,6 +7,7 @@ import pytest
 from tests.edge.edge_readings import STREAMS
 from tocsin.edge.generations import ControlState, Generation, NodeReport, SourceSpec
 from tocsin.edge.tree_control import (
+    ControlLost,
     Effect,
     Event,
     GrantPublisher,
@@ -138,6 +139,41 @@ def test_node_is_dead_four_seconds_after_its_last_beat_and_not_before() -> None:
     root.wait(0.25)
     assert root.number == number + 1
     assert root.generation.tree.parents == {LEAF: ROOT}, "the child is attached to the nearest living ancestor"
+
+
+def test_no_generation_starts_while_a_node_has_no_control_connection() -> None:
+    """A dying leaf: its parent reports the broken link at once, and its publishers move before its lease has ended."""
+    root = running_tree()
+    number = root.number
+    root.handle(PublisherAttached(LEAF, "p", "Readings", number))
+    root.silent = {LEAF}
+    root.handle(ControlLost(LEAF, 1))
+    root.handle(LinkLost(DISTRICT, number, LEAF))
+    root.wait(3)
+    assert root.number == number, "the others go on"
+    assert root.handle(PublisherAttached(DISTRICT, "p", "Readings", number)) and root.number == number
+    root.effects.clear()
+    root.wait(1)
+    assert root.number == number + 1 and set(root.generation.tree.nodes) == {ROOT, DISTRICT}
+    assert GrantPublisher(DISTRICT, "p", "Readings") in root.effects, "one generation for the death and the publisher"
+
+
+def test_generation_starts_when_the_last_node_is_connected_again() -> None:
+    root = running_tree()
+    number = root.number
+    root.silent = {LEAF}
+    root.handle(ControlLost(LEAF, 1))
+    root.handle(LinkLost(LEAF, number, DISTRICT))
+    root.wait(1)
+    deadline_s = root.control.deadline_s()
+    assert root.number == number and deadline_s is not None and deadline_s > root.now_s, "the driver does not spin"
+    root.silent = set()
+    root.register(LEAF, streams=("Readings",))
+    assert root.number == number + 1 and root.control.is_running
+    root.handle(ControlLost(LEAF, 0))
+    root.handle(LinkLost(LEAF, root.number, DISTRICT))
+    root.wait(1)
+    assert root.number == number + 2, "the connection of an earlier run does not count"
 
 
 def test_dead_entry_is_replaced_by_its_nearest_living_ancestor() -> None:

@@ -8,8 +8,10 @@ and sends `TimePassed` at `deadline_s()`. Every fault leads to the same thing, t
 
 A node is dead when its last beat is older than `lease_s + grace_s`. It has stopped by then: it acts only within
 `lease_s` of the sending time of its last answered beat. A node that was only silent is fenced, and registers again with
-a higher run. Generations that are due together start together, and never more than one a second. After a restart the
-control waits until the nodes of the latest generation have registered or their leases have ended: they may still act.
+a higher run. Generations that are due together start together, and never more than one a second. None starts while a
+living node has no control connection: that node could not get ready, and the others would stand still. After a restart
+the control waits until the nodes of the latest generation have registered or their leases have ended: they may still
+act.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ APART_S = 1.0
 @dataclass(slots=True)
 class LivingNode:
     heard_s: float
+    is_connected: bool = True
+    """False from the loss of its control connection until it opens another one: it can get no generation."""
     report: NodeReport = field(default_factory=NodeReport)
     generation_sent_s: float = 0.0
 
@@ -106,9 +110,22 @@ class TreeControl:
         deadlines_s = [node.heard_s + self._limit_s for node in self.living.values()]
         if self._restart_until_s is not None:
             deadlines_s.append(self._restart_until_s)
-        elif self._is_due and (self._is_broken or self.is_running) and self.generation_started_s is not None:
+        elif (
+            self._is_due
+            and (self._is_broken or self.is_running)
+            and self.generation_started_s is not None
+            and self._all_are_connected
+        ):
             deadlines_s.append(self.generation_started_s + APART_S)
         return min(deadlines_s, default=None)
+
+    @property
+    def _all_are_connected(self) -> bool:
+        """A generation with a node that cannot get it would stop all others, and would not run.
+
+        The node either returns soon or is dead soon; until then the others go on, and publishers can move to them.
+        """
+        return all(node.is_connected for node in self.living.values())
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         self._notice_time(now_s)
@@ -172,7 +189,10 @@ class TreeControl:
                     sources = {**self.state.sources, name: replace(source, position=position)}
                     self.state = replace(self.state, sources=sources)
                     return [StoreControl(self.state)]
-            case ControlLost() | TimePassed():
+            case ControlLost(node, run):
+                if node in self.living and self.state.nodes[node].run == run:
+                    self.living[node].is_connected = False
+            case TimePassed():
                 pass
         return []
 
@@ -187,6 +207,7 @@ class TreeControl:
             return [SendFenced(node, event.run)]
         if known is not None and event.run == known.run and node in self.living:
             self.living[node].heard_s = now_s  # the connection was lost, not the lease
+            self.living[node].is_connected = True
             return self._send_again(node, now_s)
         self.living[node] = LivingNode(now_s)
         self._dead_since_s.pop(node, None)
@@ -208,7 +229,7 @@ class TreeControl:
         living = self.living.get(beat.node)
         if living is None or self.state.nodes[beat.node].run != beat.run:
             return [SendFenced(beat.node, beat.run)]
-        living.heard_s, living.report = now_s, beat.report
+        living.heard_s, living.is_connected, living.report = now_s, True, beat.report
         effects: list[Effect] = [SendBeatAnswer(beat.node, beat.sent_s, self.state.floors_us)]
         current = self.generation
         if current is not None and beat.generation != current.number and now_s > living.generation_sent_s + APART_S:
@@ -248,7 +269,7 @@ class TreeControl:
         last_s = self.generation_started_s
         if not self._is_due or not is_free or (last_s is not None and now_s < last_s + APART_S):
             return []
-        if self._root not in self.living:
+        if self._root not in self.living or not self._all_are_connected:
             return []
         return self._start(now_s)
 

@@ -16,9 +16,7 @@ from tocsin.runtime.edge.publishers import BatchesMissing, Publishers, Rejection
 from tocsin.wire.errors import TocsinError
 
 STREAM = STREAMS["Readings"]
-BATCH = pa.RecordBatch.from_pylist(
-    [{name: None for name in STREAM.arrow().names} | {"meter": "m1"}], schema=STREAM.arrow()
-)
+BATCH = pa.RecordBatch.from_pylist([dict.fromkeys(STREAM.arrow().names) | {"meter": "m1"}], schema=STREAM.arrow())
 
 
 class Node:

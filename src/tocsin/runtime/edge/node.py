@@ -339,7 +339,7 @@ class NodeProcess:
     def entry_stream(self, name: str) -> Stream:
         """The declaration of a stream. A stream enters wherever a publisher of it does. Raises `TocsinError`."""
         generation = self.member.generation
-        if generation is None or not self.member.runs:
+        if generation is None:
             raise TocsinError(Code.NOT_READY, "this node is joining the tree", retry_after_s=1)
         stream = generation.streams.get(name)
         if stream is None:

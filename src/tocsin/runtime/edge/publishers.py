@@ -49,7 +49,7 @@ class Rejection:
 
 class Publishers:
     def __init__(self, node: str, journal: EntryJournal, attach: Callable[[str, str], bool]) -> None:
-        """`attach` requests a grant from the root; it returns False if this node runs no generation."""
+        """`attach` requests a grant from the root; it returns False if no generation runs here: `retry_all` follows."""
         self._node = node
         self._journal = journal
         self._attach = attach
@@ -141,8 +141,8 @@ class Publishers:
                     if is_gone is not None and await is_gone():
                         raise _later("the publisher has ended the request")
                     if not self._attach(publisher, stream):
-                        raise _later("this node is joining the tree")
-                    if await self._next_answer(key) is not None:
+                        await self._next_answer(key)  # when the generation runs
+                    elif await self._next_answer(key) is not None:
                         with suppress(TimeoutError):  # the grant may follow the rejection at once
                             async with asyncio.timeout(_RETRY_S):
                                 await self._next_answer(key)

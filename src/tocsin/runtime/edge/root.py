@@ -245,6 +245,8 @@ class RootProcess:
                 continue
             batches, floor_us, pending.complete, pending.watermark_us = pending.complete, pending.watermark_us, [], None
             pending.accepted_s = now_s
+            if not batches and floor_us <= self.control.state.floors_us.get(query, floor_us - 1):
+                continue  # a new generation has not caught up yet
             results = await asyncio.to_thread(_results, query, self.dataset_of(query), batches, floor_us)
             await self._stored(self.store.accept, [results])
             self.result_rows[query] = self.result_rows.get(query, 0) + results.rows

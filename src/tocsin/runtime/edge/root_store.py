@@ -149,7 +149,9 @@ class RootStore:
                 insert_many(connection, _OUTBOX, entries)
                 values = {"query": result.query, "floor_us": result.floor_us, "rows": result.rows}
                 statement = insert(_FLOORS).values(values)
-                more = {"floor_us": result.floor_us, "rows": _FLOORS.c.rows + result.rows}
+                # A publisher that has moved takes the watermark of a new generation back; results stay accepted.
+                floor_us = sa.func.max(_FLOORS.c.floor_us, result.floor_us)
+                more = {"floor_us": floor_us, "rows": _FLOORS.c.rows + result.rows}
                 connection.execute(statement.on_conflict_do_update(index_elements=["query"], set_=more))
 
     def outbox(self, after: int = 0, limit: int = 100) -> list[OutboxEntry]:

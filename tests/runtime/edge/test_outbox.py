@@ -11,8 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from tests.runtime.edge.edge_root import running_root
 from tests.runtime.edge.test_http import FIRST, LATER, QUERY, STREAM, WINDOW
+from tocsin.runtime.edge.outbox import OutboxPublisher
+from tocsin.runtime.edge.root_store import Results, RootStore
 
 
 class UnreliableGateway:
@@ -112,3 +116,44 @@ def test_results_wait_for_the_gateway_across_a_restart(tmp_path: Path) -> None:
     with serving(gateway):
         asyncio.run(after(f'[sink]\ngateway = "{gateway.url}"\n'))
     assert gateway.rows() == [WINDOW]
+
+
+class FullDisk(RootStore):
+    """Its next changes fail."""
+
+    faults = 2
+
+    def delete(self, number: int) -> None:
+        if self.faults:
+            self.faults -= 1
+            raise sa.exc.OperationalError("DELETE", {}, Exception("database or disk is full"))
+        super().delete(number)
+
+
+def test_outbox_goes_on_after_the_database_refused_a_change(tmp_path: Path) -> None:
+    async def run(gateway: UnreliableGateway, store: RootStore) -> None:
+        store.accept([Results("Use", "Uses", [b'{"n":1}', b'{"n":2}'], 2, 5)])
+        published = 0
+        both = asyncio.Event()
+
+        def count(_number: int) -> None:
+            nonlocal published
+            published += 1
+            if published == 2:
+                both.set()
+
+        publisher = OutboxPublisher(store, gateway.url, None, count)
+        publisher.start()
+        try:
+            async with asyncio.timeout(10):
+                await both.wait()
+        finally:
+            await publisher.stop()
+
+    gateway = UnreliableGateway()
+    gateway.faults = []
+    store = FullDisk(tmp_path / "root.sqlite")
+    with serving(gateway):
+        asyncio.run(run(gateway, store))
+    assert gateway.rows() == [{"n": 1}, {"n": 2}] and store.outbox_size() == 0
+    store.close()

@@ -170,8 +170,9 @@ class EntryLog:
                 case Void(publisher):
                     self._forget(publisher)
                 case Readings(_, publisher, number):
-                    self.stored_through[publisher] = max(number, self.stored_through.get(publisher, 0))
-                    self.entries[entry.position] = entry
+                    if number > self.stored_through.get(publisher, 0):  # a repeat: a `Void` could not be written
+                        self.stored_through[publisher] = number
+                        self.entries[entry.position] = entry
                 case StreamWatermark():
                     self.entries[entry.position] = entry
 
@@ -221,9 +222,13 @@ class EntryLog:
         frame = _frame(0, _encode(SegmentStart(dict(self.stored_through))))
         new = path.with_suffix(".new")
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        write_durably(fd, 0, [frame])
-        new.rename(path)
-        fsync_directory(self.folder)
+        try:
+            write_durably(fd, 0, [frame])
+            new.rename(path)
+            fsync_directory(self.folder)
+        except BaseException:
+            os.close(fd)
+            raise
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._size = fd, len(frame)

@@ -55,6 +55,8 @@ class EntryFeed:
         self._recent_bytes = 0
         self.cursor = 0
         """Everything before this position was handed in to the running generation."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called if readings can no longer be handed in. The process must end: it would acknowledge more of them."""
         self._more = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.waiting_bytes = sum(entry.size_bytes for entry in log.entries.values())
@@ -112,8 +114,10 @@ class EntryFeed:
                     self.waiting_bytes -= entry.size_bytes
         except EntryLogError as error:
             logger().error("the entry log cannot be read", reason=str(error))
+            self.on_failure()
         except Exception as error:
             logger().error("the feed of readings failed", exc_info=error)
+            self.on_failure()
 
     def _next_chunk(self, horizons_us: Mapping[str, int]) -> list[LogEntry]:
         """The next entries to hand in. Moves the cursor past those that need not be handed in."""

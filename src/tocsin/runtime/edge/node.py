@@ -69,6 +69,7 @@ class NodeProcess:
         log = EntryLog(file.data / "log")
         self._log = log
         self.feed = EntryFeed(log, self)
+        self.feed.on_failure = lambda: self.on_failure()
         self.publishers = Publishers(self.name, self.feed.journal, self._attach)
         self.sources = Sources(self, file.path.parent, self._report_position)
         self._uplink: DataUplink | None = None
@@ -172,7 +173,7 @@ class NodeProcess:
                 case membership.StopGeneration():
                     self._stop_generation()
                 case membership.KeepPublishers(publishers):
-                    self.publishers.keep(publishers, frozenset(self._log.stored_through))
+                    self.publishers.keep(publishers, self.feed.journal.publishers)
                 case membership.ReportReady(number):
                     self._control.send(edge_link.Ready(number))
                 case membership.OpenLinks(number, parent):

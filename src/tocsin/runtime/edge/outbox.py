@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import sqlalchemy as sa
+
 from tocsin.client.errors import ClientError
 from tocsin.client.publisher import Publisher
 from tocsin.runtime.edge.root_store import OutboxEntry, RootStore
@@ -47,9 +49,14 @@ class OutboxPublisher:
             while True:
                 await self._more.wait()
                 self._more.clear()
-                while entries := await asyncio.to_thread(self._store.outbox):
-                    for entry in entries:
-                        await self._publish(publisher, entry)
+                try:
+                    while entries := await asyncio.to_thread(self._store.outbox):
+                        for entry in entries:
+                            await self._publish(publisher, entry)
+                except (sa.exc.OperationalError, OSError) as error:  # the disk is full, for example
+                    logger().error("the outbox cannot be read or written; retrying", exc_info=error)
+                    await asyncio.sleep(_RETRY_S)
+                    self._more.set()
 
     async def _publish(self, publisher: Publisher, entry: OutboxEntry) -> None:
         """Retry until the data cluster has stored the entry. Its key keeps the data cluster from storing it twice."""

@@ -232,7 +232,7 @@ class RootProcess:
         """Store the results that are due, one query at a time: each may lead to the next generation."""
         now_s = time.monotonic()
         for query, pending in list(self._pending.items()):
-            if query not in self.control.state.queries:
+            if not self._is_of_present_query(query, pending.generation):
                 del self._pending[query]  # it was dropped
                 continue
             due_s = pending.due_s()
@@ -255,6 +255,12 @@ class RootProcess:
             await self._carry_out([(effect, "", None) for effect in effects])
             if self.publisher is not None and results.batches:
                 self.publisher.wake()
+
+    def _is_of_present_query(self, name: str, number: int) -> bool:
+        """False if the query was dropped, also if another query of this name waits for the next generation."""
+        text, generation = self.control.state.queries.get(name), self.control.generation
+        is_current = generation is not None and generation.number == number
+        return text is not None and (not is_current or generation is None or text in generation.queries)
 
     async def _stored(self, store: Any, value: Any) -> None:
         """Retry until the database has stored the value: nothing may happen before that."""

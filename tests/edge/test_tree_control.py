@@ -147,8 +147,9 @@ def test_no_generation_starts_while_a_node_has_no_control_connection() -> None:
     number = root.number
     root.handle(PublisherAttached(LEAF, "p", "Readings", number))
     root.silent = {LEAF}
-    root.handle(ControlLost(LEAF, 1))
     root.handle(LinkLost(DISTRICT, number, LEAF))
+    root.now_s += 0.1
+    root.handle(ControlLost(LEAF, 1))
     root.wait(3)
     assert root.number == number, "the others go on"
     assert root.handle(PublisherAttached(DISTRICT, "p", "Readings", number)) and root.number == number
@@ -280,6 +281,7 @@ def test_results_of_an_earlier_generation_are_refused() -> None:
     root = running_tree()
     number = root.number
     root.handle(LinkLost(LEAF, number, DISTRICT))
+    root.wait(0.5)
     assert root.number == number + 1
     assert not root.control.may_accept(number)
     with pytest.raises(RuntimeError):
@@ -339,6 +341,8 @@ def test_operators_stay_where_they_are_as_far_as_possible() -> None:
     root.handle(NodeBeat(DISTRICT, 1, root.now_s, root.number, NodeReport(operators=moved)))
     root.handle(ResultsAccepted("Use", 5, root.number))
     root.handle(LinkLost(LEAF, root.number, DISTRICT))
+    root.now_s += 0.4
+    root.handle(TimePassed())
     assert root.generation.placement[OperatorId("Use/aggregate")] == DISTRICT
     assert root.generation.placement[OperatorId("Use/map@leaf")] == LEAF
     root.silent = {DISTRICT}

@@ -48,6 +48,9 @@ from tocsin.model.edge import EdgeNodeId, OperatorId
 
 APART_S = 1.0
 """The least time between the starts of two generations."""
+_LINK_S = 0.3
+"""From a lost link to the next generation. A process that dies closes its connections not quite at the same moment: if
+the control connection of one end is lost as well, the generation waits for that node."""
 
 
 @dataclass(slots=True)
@@ -89,6 +92,8 @@ class TreeControl:
         """The current generation cannot work: the next one does not wait until all nodes are ready."""
         self._ungranted: dict[tuple[EdgeNodeId, str, str], None] = {}
         """Publishers (node, publisher, stream) that wait for the next generation."""
+        self._link_lost_s: float | None = None
+        """When the first link of the current generation was lost."""
         self._restart_until_s: float | None = None
         self._handled_s: float | None = None
 
@@ -113,11 +118,21 @@ class TreeControl:
         elif (
             self._is_due
             and (self._is_broken or self.is_running)
-            and self.generation_started_s is not None
+            and (not_before_s := self._not_before_s) is not None
             and self._all_are_connected
         ):
-            deadlines_s.append(self.generation_started_s + APART_S)
+            deadlines_s.append(not_before_s)
         return min(deadlines_s, default=None)
+
+    @property
+    def _not_before_s(self) -> float | None:
+        """The earliest time for the next generation; None before the first."""
+        times_s = []
+        if self.generation_started_s is not None:
+            times_s.append(self.generation_started_s + APART_S)
+        if self._link_lost_s is not None:
+            times_s.append(self._link_lost_s + _LINK_S)
+        return max(times_s, default=None)
 
     @property
     def _all_are_connected(self) -> bool:
@@ -160,6 +175,7 @@ class TreeControl:
                     and {node, peer} <= set(self.living)
                 ):
                     self._is_due = self._is_broken = True
+                    self._link_lost_s = now_s if self._link_lost_s is None else self._link_lost_s
             case PublisherAttached():
                 return self._on_attached(event)
             case StreamDeclared(name, stream):
@@ -266,8 +282,8 @@ class TreeControl:
             self._restart_until_s = None
             self._is_due = True
         is_free = self.generation is None or self.is_running or self._is_broken
-        last_s = self.generation_started_s
-        if not self._is_due or not is_free or (last_s is not None and now_s < last_s + APART_S):
+        not_before_s = self._not_before_s
+        if not self._is_due or not is_free or (not_before_s is not None and now_s < not_before_s):
             return []
         if self._root not in self.living or not self._all_are_connected:
             return []
@@ -283,6 +299,7 @@ class TreeControl:
         self.generation, self.generation_started_s = generation, now_s
         self.recoveries += 1
         self._is_due = self._is_broken = False
+        self._link_lost_s = None
         self._unready = set(generation.tree.nodes)
         effects: list[Effect] = [StoreControl(self.state)]
         for node in generation.tree.nodes:

@@ -7,7 +7,7 @@ or below the floor, or neither.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -154,9 +154,11 @@ class RootStore:
                 more = {"floor_us": floor_us, "rows": _FLOORS.c.rows + result.rows}
                 connection.execute(statement.on_conflict_do_update(index_elements=["query"], set_=more))
 
-    def outbox(self, after: int = 0, limit: int = 100) -> list[OutboxEntry]:
-        """The oldest entries behind this number."""
+    def outbox(self, after: int = 0, limit: int = 100, without: Collection[str] = ()) -> list[OutboxEntry]:
+        """The oldest entries behind this number, for all datasets but these."""
         query = sa.select(_OUTBOX).where(_OUTBOX.c.number > after).order_by(_OUTBOX.c.number).limit(limit)
+        if without:
+            query = query.where(_OUTBOX.c.dataset.not_in(without))
         return [OutboxEntry(**row._mapping) for row in self._database.rows(query)]
 
     def outbox_size(self) -> int:

@@ -300,7 +300,7 @@ class RootProcess:
                     self.send(node, members.RunReceived(number))
                 case control.SendBeatAnswer(node, sent_s, floors_us):
                     self.send(node, members.LeaseAnswered(sent_s, floors_us))
-                case control.SendFenced(node, run):
+                case control.SendFenced(node, run, _):
                     process, connection = self.connections[node]
                     self.world.to_node(process, connection, self.fence, process, run)
                 case control.GrantPublisher(node, publisher, stream):

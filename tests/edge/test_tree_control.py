@@ -240,13 +240,13 @@ def test_silent_node_that_returns_is_fenced_until_it_has_a_new_run() -> None:
     root = running_tree()
     root.silent = {LEAF}
     root.wait(5)
-    assert root.handle(NodeBeat(LEAF, 1, root.now_s, root.number - 1)) == [SendFenced(LEAF, 1)]
-    assert root.register(LEAF, run=1) == [SendFenced(LEAF, 1)]
+    assert root.handle(NodeBeat(LEAF, 1, root.now_s, root.number - 1)) == [SendFenced(LEAF, 1, 1)]
+    assert root.register(LEAF, run=1) == [SendFenced(LEAF, 1, 1)]
     root.silent = set()
     root.register(LEAF, run=2, streams=("Readings",))
     root.wait(2)
     assert LEAF in root.generation.tree.nodes
-    assert root.handle(NodeBeat(LEAF, 1, root.now_s, 0)) == [SendFenced(LEAF, 1)]
+    assert root.handle(NodeBeat(LEAF, 1, root.now_s, 0)) == [SendFenced(LEAF, 1, 2)]
 
 
 def test_node_that_reconnects_within_its_lease_keeps_its_generation() -> None:
@@ -302,7 +302,7 @@ def test_restarted_root_waits_for_the_leases_of_nodes_that_do_not_register() -> 
     assert set(root.generation.tree.nodes) == {ROOT, DISTRICT}
     assert root.generation.floors_us == {"Use": 5}
     assert root.generation.queries == (QUERY,)
-    assert root.register(LEAF, run=1) == [SendFenced(LEAF, 1)], "its old generation may still run there"
+    assert root.register(LEAF, run=1) == [SendFenced(LEAF, 1, 1)], "its old generation may still run there"
 
 
 def test_restarted_root_starts_at_once_when_all_members_have_registered() -> None:

@@ -220,7 +220,7 @@ class TreeControl:
             return [RejectRequest("WRONG_PARENT", f"the root is {self._root}; every other node names its parent")]
         is_buried = node not in self.living and self._restart_until_s is None
         if known is not None and (event.run < known.run or (event.run == known.run and is_buried)):
-            return [SendFenced(node, event.run)]
+            return [SendFenced(node, event.run, known.run)]
         if known is not None and event.run == known.run and node in self.living:
             self.living[node].heard_s = now_s  # the connection was lost, not the lease
             self.living[node].is_connected = True
@@ -243,8 +243,9 @@ class TreeControl:
 
     def _on_beat(self, beat: NodeBeat, now_s: float) -> list[Effect]:
         living = self.living.get(beat.node)
-        if living is None or self.state.nodes[beat.node].run != beat.run:
-            return [SendFenced(beat.node, beat.run)]
+        known = self.state.nodes.get(beat.node)
+        if living is None or known is None or known.run != beat.run:
+            return [SendFenced(beat.node, beat.run, 0 if known is None else known.run)]
         living.heard_s, living.is_connected, living.report = now_s, True, beat.report
         effects: list[Effect] = [SendBeatAnswer(beat.node, beat.sent_s, self.state.floors_us)]
         current = self.generation

@@ -222,7 +222,8 @@ class NodeProcess:
                 self.publishers.retry_all()
             case edge_link.BeatAnswer(sent_s, floors_us):
                 self.handle(membership.LeaseAnswered(sent_s, floors_us))
-            case edge_link.Fenced(run):
+            case edge_link.Fenced(run, known):
+                self._identity.learn(known)
                 if run == self._identity.run:
                     self.handle(membership.FencedReceived())
             case edge_link.GrantPublisher(publisher, stream):

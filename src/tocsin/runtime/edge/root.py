@@ -288,9 +288,9 @@ class RootProcess:
                     self.links.send(receiver, wire.RunGeneration(number))
                 case events.SendBeatAnswer(receiver, sent_s, floors_us):
                     self.links.send(receiver, wire.BeatAnswer(sent_s, dict(floors_us)))
-                case events.SendFenced(receiver, run):
+                case events.SendFenced(receiver, run, known):
                     logger().warning("fenced a node", node=receiver, run=run)
-                    self.links.send(receiver, wire.Fenced(run))
+                    self.links.send(receiver, wire.Fenced(run, known))
                 case events.GrantPublisher(receiver, publisher, stream):
                     self.links.send(receiver, wire.GrantPublisher(publisher, stream))
                 case events.RejectRequest(code, reason) if node:

@@ -14,7 +14,9 @@ import pyarrow as pa
 import pytest
 
 from tests.runtime.edge.edge_root import RunningRoot, running_root
+from tocsin.model.edge import EdgeNodeId
 from tocsin.runtime.edge.codecs import encode_generation
+from tocsin.wire.edge_link import LinkBroken, NodeMessage
 from tocsin.wire.errors import TocsinError
 
 STREAM = "CREATE EDGE STREAM Readings (meter STRING, ts TIMESTAMP, kwh DOUBLE) TIME ts;"
@@ -215,5 +217,33 @@ def test_repeated_generation_leaves_the_connections_of_a_node_alone(tmp_path: Pa
         peers, generations = node.peers, node.generations
         node.receive(encode_generation(node.generation))
         assert node.peers is peers and node.generations == generations
+
+    with_root(tmp_path, check)
+
+
+def test_broken_link_is_reported_until_the_next_generation(tmp_path: Path) -> None:
+    """The first report is lost if the control connection broke at the same moment."""
+
+    async def check(root: RunningRoot) -> None:
+        node = root.server.node
+        assert node.generation is not None
+        number = node.generation.number
+        reported = asyncio.Event()
+
+        def lose(message: NodeMessage) -> None:
+            if isinstance(message, LinkBroken):
+                lost.append(message)
+                if len(lost) == 3:
+                    reported.set()
+
+        lost: list[LinkBroken] = []
+        send, node._control.send = node._control.send, lose  # type: ignore[method-assign]
+        node._on_link_lost(number, EdgeNodeId("leaf"), "the cable was pulled")
+        async with asyncio.timeout(10):
+            await reported.wait()
+        node._control.send = send  # type: ignore[method-assign]
+        assert set(lost) == {LinkBroken(number, "leaf")}
+        await root.apply(STREAM)
+        assert not node._broken
 
     with_root(tmp_path, check)

@@ -21,6 +21,7 @@ from tocsin.edge.load import NodeBudget
 from tocsin.edge.member import Member
 from tocsin.edge.messages import PeerMessage, Piece
 from tocsin.edge.plan import Stream
+from tocsin.edge.rounds import Timing
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
 from tocsin.runtime.edge.codecs import decode_generation, encode_report
 from tocsin.runtime.edge.control_links import Control
@@ -43,6 +44,10 @@ _TICK_S = 0.05
 _SLICE_S = 0.005
 """The event loop works at most this long before it looks at its connections."""
 
+_TIMING = Timing(repeat_s=10.0)
+"""A connection loses no message while it lasts, and a generation does not outlive it. So a hand-over is repeated only
+in case both ends misunderstand each other: a repetition would queue its state once more in front of the answer."""
+
 OnResult = Callable[[int, edge_node.EmitResult], None]
 """Called at the root with the generation and a result."""
 
@@ -62,6 +67,7 @@ class NodeProcess:
             self.name,
             budget,
             file.rules,
+            _TIMING,
             lease_s=settings.lease_s,
             silence_s=settings.publisher_idle_s,
             cpu_clock=time.thread_time,
@@ -74,6 +80,8 @@ class NodeProcess:
         self.sources = Sources(self, file.path.parent, self._report_position)
         self._uplink: DataUplink | None = None
         self._downlinks: dict[EdgeNodeId, DataDownlink] = {}
+        self._broken: dict[EdgeNodeId, None] = {}
+        """Neighbours whose connection broke in the current generation."""
         self.peers: PeerLinks | None = None
         """The negotiation with neighbours in the current generation."""
         self._cpu = CpuBudget(settings.cpu_share)
@@ -202,7 +210,12 @@ class NodeProcess:
         self._count_rejection(code)
         logger().warning("rejected data", sender=sender, code=code)
         if EdgeNodeId(sender) in self._downlinks:  # a piece was lost: only a new generation has exact results
-            self._control.send(edge_link.LinkBroken(self._number, sender))
+            self._report_broken(EdgeNodeId(sender))
+
+    def _report_broken(self, peer: EdgeNodeId) -> None:
+        """Report it now and with every beat until the next generation: the control connection may be lost as well."""
+        self._broken[peer] = None
+        self._control.send(edge_link.LinkBroken(self._number, peer))
 
     def _count_rejection(self, code: str) -> None:
         self.rejections[str(code)] = self.rejections.get(str(code), 0) + 1
@@ -270,6 +283,8 @@ class NodeProcess:
         while True:
             report = encode_report(self.report())
             self._control.send(edge_link.Beat(self._identity.run, time.monotonic(), self.member.runs, report))
+            for peer in self._broken:
+                self._control.send(edge_link.LinkBroken(self._number, peer))
             await asyncio.sleep(BEAT_S)
 
     async def _tick(self) -> None:
@@ -405,7 +420,7 @@ class NodeProcess:
     def _on_link_lost(self, number: int, peer: EdgeNodeId, reason: str) -> None:
         if number == self._number and self.member.runs and not self._stopping:
             logger().warning("a connection of the tree broke", node=self.name, peer=peer, reason=reason)
-            self._control.send(edge_link.LinkBroken(number, peer))
+            self._report_broken(peer)
 
     def _stop_generation(self) -> None:
         if self._uplink is not None:
@@ -415,6 +430,7 @@ class NodeProcess:
         for downlink in self._downlinks.values():
             downlink.close()
         self._downlinks.clear()
+        self._broken.clear()
         if self.peers is not None:
             self.peers.close()
         self.handovers.forget_open()

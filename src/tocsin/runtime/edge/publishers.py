@@ -25,6 +25,8 @@ _GRANT_S = 15.0
 """How long a batch waits for the root's grant: a new generation may have to start first."""
 _RETRY_S = 0.5
 """After a rejection: how long to wait for a grant before the next request for it."""
+_ANSWER_S = 3.0
+"""A request without an answer is repeated: the control connection may have been lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +144,25 @@ class Publishers:
                         raise _later("the publisher has ended the request")
                     if not self._attach(publisher, stream):
                         await self._next_answer(key)  # when the generation runs
-                    elif await self._next_answer(key) is not None:
-                        with suppress(TimeoutError):  # the grant may follow the rejection at once
-                            async with asyncio.timeout(_RETRY_S):
-                                await self._next_answer(key)
+                    elif await self._next_answer(key, _ANSWER_S) is not None:
+                        await self._next_answer(key, _RETRY_S)  # the grant may follow the rejection at once
                 return
         raise _later("the root has not granted the publisher to this node")
 
-    async def _next_answer(self, key: tuple[str, str]) -> Rejection | None:
+    async def _next_answer(self, key: tuple[str, str], limit_s: float | None = None) -> Rejection | None:
+        """The root's next answer; None if it is a grant, or if there is none within the limit."""
         future: asyncio.Future[Rejection | None] = asyncio.get_running_loop().create_future()
         self._answers.setdefault(key, []).append(future)
         try:
-            return await future
+            async with asyncio.timeout(limit_s):
+                return await future
+        except TimeoutError:
+            return None
         finally:
             if future in (waiting := self._answers.get(key, [])):
                 waiting.remove(future)
+                if not waiting:
+                    del self._answers[key]
 
 
 def _later(reason: str) -> TocsinError:

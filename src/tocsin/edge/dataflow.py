@@ -223,6 +223,8 @@ class Dataflow:
                     self._feed(plan, piece.operator, batch, None)
             if hosted.is_idle:
                 if not was_idle:
+                    for batch in self._timed(piece.operator, hosted.operator.on_idle):
+                        self._feed(plan, piece.operator, batch, None)
                     self._feed(plan, piece.operator, None, IDLE_US)
             elif watermark_us > before_us or was_idle:
                 self._feed(plan, piece.operator, None, watermark_us - hosted.operator.delay_us)

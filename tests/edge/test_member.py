@@ -188,6 +188,17 @@ def test_publisher_silent_before_a_generation_does_not_delay_the_next() -> None:
     assert EmitResult("Use", None, 32_000_000) in effects, "q decides, not p"
 
 
+def test_late_rows_of_earlier_generations_are_not_forgotten() -> None:
+    member = alone()
+    feed(member, ReplayFinished(), ReadingsArrived("Readings", readings((33, "a", 8.0, 1)), "p"))
+    feed(member, ReadingsArrived("Readings", readings((12, "a", 1.0, 1), (13, "a", 1.0, 1)), "p"))
+    assert member.late_rows == 2
+    assert StopGeneration(3) in member.handle(FencedReceived(), 2.0)
+    assert member.late_rows == 2
+    member.handle(GenerationReceived(generation(4, {"p": ROOT}, {"Use": FLOOR_US}, Tree({}, ROOT))), 2.0)
+    assert member.late_rows == 2
+
+
 def test_beginning_of_time_is_the_horizon_of_a_query_without_results() -> None:
     member = Member(LEAF, 1_000_000)
     member.handle(GenerationReceived(generation(7, {})), 0.0)

@@ -164,6 +164,8 @@ class Member:
         self._plans: list[QueryPlan] = []
         """Of the current generation."""
         self._silent: Mapping[str, Collection[str]] = {}
+        self._earlier_late_rows = 0
+        """Of generations that are over."""
         self.dropped_events = 0
         """Events of other generations."""
 
@@ -171,6 +173,12 @@ class Member:
     def runs(self) -> int:
         """The number of the generation that runs here, for the beat; 0 if none runs."""
         return self.generation.number if self.generation is not None and self.is_running else 0
+
+    @property
+    def late_rows(self) -> int:
+        """The late rows of the operators here, and of those that ended here with their generation."""
+        present = {} if self.edge_node is None else self.edge_node.dataflow.late_rows()
+        return self._earlier_late_rows + sum(present.values())
 
     def may_acknowledge(self, now_s: float) -> bool:
         """True while the root has answered recently enough: the node may answer publishers."""
@@ -283,6 +291,7 @@ class Member:
             self._lease_until_s = self._answered_until_s = None
         if self.generation is None or self.edge_node is None:
             return []
+        self._earlier_late_rows = self.late_rows
         number, self.generation = self.generation.number, None
         self._silent = self.edge_node.dataflow.entries.silent(now_s)
         self.edge_node, self.is_running, self._least_number = None, False, number + 1

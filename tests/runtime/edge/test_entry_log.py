@@ -193,8 +193,8 @@ def test_batch_that_is_being_written_does_not_count_after_its_publisher_has_move
         assert (await journal.append(batch("p", 2))).number == 2, "the publisher has come back"
         assert counted == [("p", 2)]
         await journal.close()
-        log = EntryLog(tmp_path)
-        assert stored(log) == [("p", 2)]
-        log.close()
+        reopened = EntryLog(tmp_path)
+        assert stored(reopened) == [("p", 2)]
+        reopened.close()
 
     asyncio.run(run())

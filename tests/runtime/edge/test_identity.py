@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.runtime.edge import identity
 from tocsin.runtime.edge.identity import Identity
 
 
 def test_run_rises_with_each_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity.time, "time", lambda: 1_000.0)
+    monkeypatch.setattr("tocsin.runtime.edge.identity.time.time", lambda: 1_000.0)
     runs = []
     for _ in range(3):
         node = Identity(tmp_path)
@@ -24,10 +23,10 @@ def test_run_rises_with_each_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_node_without_its_folder_and_with_a_slow_clock_continues_behind_the_run_that_the_root_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity.time, "time", lambda: 1_000.0)
+    monkeypatch.setattr("tocsin.runtime.edge.identity.time.time", lambda: 1_000.0)
     Identity(tmp_path).start_run()
     shutil.rmtree(tmp_path)
-    monkeypatch.setattr(identity.time, "time", lambda: 10.0)
+    monkeypatch.setattr("tocsin.runtime.edge.identity.time.time", lambda: 10.0)
     node = Identity(tmp_path)
     node.start_run()
     assert node.run == 10_000

@@ -45,6 +45,27 @@ class Rates:
         return (self.total - before) / (now_s - since_s) if now_s > since_s else 0.0
 
 
+class OverloadLog:
+    """How often this node was overloaded, and for how long. The load changes with each measurement and hand-over."""
+
+    def __init__(self, upper_pct: float) -> None:
+        self._upper_pct = upper_pct
+        self._since_s: float | None = None
+        self._longest_s = 0.0
+        self.total = 0
+
+    def look(self, load_pct: float, now_s: float) -> None:
+        if load_pct <= self._upper_pct:
+            self._longest_s, self._since_s = self.longest_s(now_s), None
+        elif self._since_s is None:
+            self._since_s = now_s
+            self.total += 1
+
+    def longest_s(self, now_s: float) -> float:
+        """The longest overload; one that lasts counts until now."""
+        return self._longest_s if self._since_s is None else max(self._longest_s, now_s - self._since_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Handover:
     """A hand-over that this node gave and that the taker accepted."""

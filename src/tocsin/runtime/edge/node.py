@@ -30,7 +30,7 @@ from tocsin.runtime.edge.entry_log import EntryLog, StreamWatermark
 from tocsin.runtime.edge.feed import EntryFeed
 from tocsin.runtime.edge.identity import Identity
 from tocsin.runtime.edge.links import LOST, Accepted
-from tocsin.runtime.edge.measures import CpuBudget, HandoverLog, Rates
+from tocsin.runtime.edge.measures import CpuBudget, HandoverLog, OverloadLog, Rates
 from tocsin.runtime.edge.peer_links import PeerLinks
 from tocsin.runtime.edge.publishers import Publishers, Rejection, Stored
 from tocsin.runtime.edge.settings import NodeFile
@@ -87,11 +87,12 @@ class NodeProcess:
         self._cpu = CpuBudget(settings.cpu_share)
         self._rates = Rates()
         self.handovers = HandoverLog()
+        self.overloads = OverloadLog(file.rules.thresholds.upper_pct)
         self._work_event = asyncio.Event()
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._late_rows = self._bytes_up = 0
-        """Of generations and connections that are over."""
+        self._bytes_up = 0
+        """Of connections that are over."""
         self.rejections: dict[str, int] = {}
         self.on_failure: Callable[[], None] = lambda: None
         """Called if a loop of the node fails: the process must end then."""
@@ -281,6 +282,7 @@ class NodeProcess:
 
     async def _beat(self) -> None:
         while True:
+            self._look_at_load()
             report = encode_report(self.report())
             self._control.send(edge_link.Beat(self._identity.run, time.monotonic(), self.member.runs, report))
             for peer in self._broken:
@@ -303,6 +305,11 @@ class NodeProcess:
                 self._in_generation(self._number, messages.PeriodElapsed())
             else:
                 self.member.edge_node.dataflow.measure(time.monotonic())
+            self._look_at_load()
+
+    def _look_at_load(self) -> None:
+        if (node := self.member.edge_node) is not None:
+            self.overloads.look(self.file.rules.load_pct(node.dataflow.usage()), time.monotonic())
 
     async def _work(self) -> None:
         while True:
@@ -508,7 +515,7 @@ class NodeProcess:
             usage=Usage() if node is None else node.dataflow.usage(),
             inbox_bytes=0 if node is None else node.dataflow.inbox.size_bytes,
             rows_per_s=self._rates.per_s(time.monotonic()),
-            late_rows=0 if node is None else sum(node.dataflow.late_rows().values()),
+            late_rows=self.member.late_rows,
             bytes_up=self.bytes_up,
             raw_bytes=self.raw_bytes,
         )

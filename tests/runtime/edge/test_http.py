@@ -247,3 +247,35 @@ def test_broken_link_is_reported_until_the_next_generation(tmp_path: Path) -> No
         assert not node._broken
 
     with_root(tmp_path, check)
+
+
+def test_small_body_with_huge_columns_is_refused(tmp_path: Path) -> None:
+    """A dictionary with one long value, and a million readings that refer to it."""
+
+    async def check(root: RunningRoot) -> None:
+        await root.apply(STREAM)
+        rows = 1_000_000
+        meters = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int8()), ["m" * 100_000])
+        table = pa.table({"meter": meters, "ts": pa.array([0] * rows, pa.timestamp("us")), "kwh": pa.nulls(rows)})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(table)
+        body = sink.getvalue().to_pybytes()
+        assert len(body) < 1 << 20
+        headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
+        reply = await root.client.post("/v1/streams/Readings/readings", content=body, headers=headers)
+        assert reply.status_code == 413, reply.text
+        names = pa.array([f"m{number}" for number in range(20_000)])
+        usual = table.set_column(0, "meter", pa.DictionaryArray.from_arrays(pa.array(range(20_000)), names).take(
+            pa.array([number % 20_000 for number in range(rows)])
+        ))  # fmt: skip
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, usual.schema) as writer:
+            writer.write_table(usual)
+        reply = await root.client.post(
+            "/v1/streams/Readings/readings", content=sink.getvalue().to_pybytes(), headers=headers
+        )
+        assert reply.is_success, "many readings with names from a dictionary"
+        assert (await root.publish([FIRST])).is_success
+
+    with_root(tmp_path, check)

@@ -194,6 +194,8 @@ class EntryLog:
             offset, position = self._size, self._next
             for record in records:
                 payload = _encode(record)
+                if len(payload) > _FRAME_BYTES:  # `_payload` would take it for damage
+                    raise EntryLogError(f"a record of {len(payload)} bytes is too large")
                 entries.append(_entry(position, self._starts[-1], offset, len(payload), record))
                 frames.append(_frame(offset, payload))
                 offset += len(frames[-1])

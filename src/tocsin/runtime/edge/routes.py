@@ -5,6 +5,7 @@ Every request needs the secret of the tree, except /healthz. A node without a se
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -36,6 +37,8 @@ from tocsin.wire.errors import Code, TocsinError
 
 PART = "edge node"
 _PUBLISHER_CHARACTERS = 128
+_THREAD_BYTES = 1 << 20
+"""A larger body is decoded in a thread."""
 _TREE = Caller("tree", "tree", frozenset({"admin"}))
 _QUIET = frozenset({"/v1/streams/{stream}/readings"})
 """Not in the audit log when they succeed."""
@@ -133,7 +136,10 @@ async def publish(request: Request, stream: str) -> Response:
     durable = _whole_number(request, "Tocsin-Durable", 0) if publisher is not None else None
     body = await read_body(request, LARGE_BODY_BYTES)
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-    batch = from_arrow(body, declared) if kind == ARROW else from_json(body, declared)
+    decode = from_arrow if kind == ARROW else from_json
+    # While a large body is decoded, the node goes on with its beats and the connections of the tree.
+    is_large = len(body) > _THREAD_BYTES
+    batch = await asyncio.to_thread(decode, body, declared) if is_large else decode(body, declared)
     try:
         stored = await node.store(stream, declared, batch, publisher, number, durable, request.is_disconnected)
     except BatchesMissing as missing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tocsin.edge.messages import MessageType, PeerMessage
 from tocsin.model.edge import EdgeNodeId, OperatorId
@@ -85,23 +85,25 @@ class HandoverLog:
         self.total = 0
         self.pause_s = 0.0
         """Summed over all hand-overs."""
-        self._open: dict[tuple[EdgeNodeId, int], tuple[PeerMessage, float]] = {}
+        self._open: dict[EdgeNodeId, tuple[int, Handover, float]] = {}
+        """Taker → the number of the hand-over, what it gives, and when it began. A refused one stays until the next one
+        to the same taker, so it must not keep the state."""
 
     def note(self, message: PeerMessage, began_s: float, now_s: float) -> None:
         """A message to a neighbour: the request of a hand-over, or its end."""
         if message.handover is None:
             return
-        key = (message.receiver, message.handover)
-        if message.type is MessageType.OP_OFFER_TRANSFER_REQUEST:
-            self._open.setdefault(key, (message, began_s))
-        elif message.type is MessageType.CLEAR and key in self._open:
-            request, since_s = self._open.pop(key)
-            operators = tuple(parcel.operator for parcel in request.parcels)
-            size_bytes = sum(len(parcel.state) for parcel in request.parcels)
-            handover = Handover(operators, message.receiver, size_bytes, now_s - since_s)
-            self.recent.append(handover)
+        taker = message.receiver
+        number, begun, since_s = self._open.get(taker, (None, None, began_s))
+        if message.type is MessageType.OP_OFFER_TRANSFER_REQUEST and number != message.handover:
+            operators = tuple(parcel.operator for parcel in message.parcels)
+            size_bytes = sum(len(parcel.state) for parcel in message.parcels)
+            self._open[taker] = (message.handover, Handover(operators, taker, size_bytes, 0.0), began_s)
+        elif message.type is MessageType.CLEAR and number == message.handover and begun is not None:
+            del self._open[taker]
+            self.recent.append(replace(begun, pause_s=now_s - since_s))
             self.total += 1
-            self.pause_s += handover.pause_s
+            self.pause_s += now_s - since_s
 
     def forget_open(self) -> None:
         """A new generation starts."""

@@ -130,8 +130,13 @@ class LargeOperator:
             amounts = random.integers(1, 16 * 64, len(numbers)) / 64.0
             await self._send(names, amounts, self._hour_us + 1_000_000)
         async with asyncio.timeout(_TRANSFER_S):
-            while any(node.get("inbox_bytes") for node in (await self._world.tree.status() or {"nodes": []})["nodes"]):
+            while await self._waiting_bytes():
                 await asyncio.sleep(_POLL_S)
+
+    async def _waiting_bytes(self) -> float:
+        """What the leaf has stored and not processed: an acknowledged batch waits in its log first."""
+        figures = await self._world.tree.metrics(self._leaf)
+        return figures["tocsin_edge_inbox_bytes"] + figures["tocsin_edge_backlog_bytes"]
 
     async def _send(self, items: pa.Array, amounts: Any, at_us: int) -> None:
         times = pa.array(np.full(len(items), at_us)).cast(pa.timestamp("us", "UTC"))

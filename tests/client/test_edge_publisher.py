@@ -21,6 +21,8 @@ class Nodes:
 
     def __init__(self) -> None:
         self.dead: set[str] = set()
+        self.joining: set[str] = set()
+        """Nodes that answer and run no generation."""
         self.stored: dict[str, int] = {}
         self.durable = 0
         self.tried: Tried = []
@@ -31,7 +33,7 @@ class Nodes:
         if node in self.dead:
             raise httpx.ConnectError("refused", request=request)
         if request.url.path == "/healthz":
-            return httpx.Response(200)
+            return httpx.Response(200, json={"ok": True, "generation": 0 if node in self.joining else 7})
         number = int(request.headers["Tocsin-Number"])
         self.tried.append((node, number))
         if self.refusals:
@@ -44,7 +46,7 @@ class Nodes:
         return httpx.Response(200, json={"stored_through": number, "durable_through": self.durable})
 
 
-def run(nodes: Nodes, use: Callable[[EdgePublisher], Awaitable[None]]) -> None:
+def run(nodes: Nodes, use: Callable[[EdgePublisher], Awaitable[None]], repeat_s: float = 60.0) -> None:
     """Use a publisher whose clock only its pauses advance."""
     now_s = 0.0
 
@@ -62,6 +64,7 @@ def run(nodes: Nodes, use: Callable[[EdgePublisher], Awaitable[None]]) -> None:
             sleep=sleep,
             clock_s=lambda: now_s,
             return_s=0.0,
+            repeat_s=repeat_s,
         ) as publisher:
             await use(publisher)
 
@@ -110,6 +113,53 @@ def test_publisher_returns_to_its_own_node() -> None:
 
     run(nodes, use)
     assert nodes.tried == [(PARENT, 1), (OWN, 1), (OWN, 2)], "batch 1 was not known to be durable"
+
+
+def test_publisher_returns_only_when_its_own_node_runs_in_the_tree() -> None:
+    nodes = Nodes()
+
+    async def use(publisher: EdgePublisher) -> None:
+        nodes.dead = {OWN}
+        await publisher.send(BATCH)
+        nodes.dead, nodes.joining = set(), {OWN}
+        await publisher.send(BATCH)
+        assert publisher.address == "http://parent"
+        nodes.joining = set()
+        await publisher.send(BATCH)
+        assert publisher.address == "http://own"
+
+    run(nodes, use)
+
+
+def test_publisher_without_new_readings_notices_the_death_of_its_node() -> None:
+    nodes = Nodes()
+
+    async def use(publisher: EdgePublisher) -> None:
+        for _ in range(3):
+            await publisher.send(BATCH)
+        nodes.dead = {OWN}
+        async with asyncio.timeout(10):
+            while nodes.stored.get(PARENT) != 3:
+                await asyncio.sleep(0.005)
+
+    run(nodes, use, repeat_s=0.01)
+    moved = [number for node, number in nodes.tried if node == PARENT]
+    assert moved[:3] == [1, 2, 3], "all batches that are not durable"
+
+
+def test_publisher_without_new_readings_learns_that_all_are_durable() -> None:
+    nodes = Nodes()
+
+    async def use(publisher: EdgePublisher) -> None:
+        for _ in range(3):
+            await publisher.send(BATCH)
+        nodes.durable = 3
+        async with asyncio.timeout(10):
+            while publisher.kept:
+                await asyncio.sleep(0.005)
+
+    run(nodes, use, repeat_s=0.01)
+    assert {number for _, number in nodes.tried[3:]} == {3}
 
 
 def test_publisher_stays_at_its_node_through_a_short_outage() -> None:

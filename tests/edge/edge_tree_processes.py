@@ -282,6 +282,11 @@ class RootProcess:
             else:
                 raise AssertionError(rejection)
 
+    def on_lost(self, node: EdgeNodeId, run: int) -> None:
+        """The control connection of a node closed."""
+        if self.control is not None:
+            self.handle(control.ControlLost(node, run))
+
     def handle(self, event: control.Event) -> list[control.RejectRequest]:
         assert self.control is not None
         rejections: list[control.RejectRequest] = []
@@ -295,7 +300,7 @@ class RootProcess:
                     self.send(node, members.RunReceived(number))
                 case control.SendBeatAnswer(node, sent_s, floors_us):
                     self.send(node, members.LeaseAnswered(sent_s, floors_us))
-                case control.SendFenced(node, run):
+                case control.SendFenced(node, run, _):
                     process, connection = self.connections[node]
                     self.world.to_node(process, connection, self.fence, process, run)
                 case control.GrantPublisher(node, publisher, stream):

@@ -186,6 +186,7 @@ class TreeWorld:
         if process.is_dead:
             return
         process.is_dead = True
+        self.after(self.chance.uniform(0, 0.3), None, self.root.on_lost, node, process.run)
         for link in list(self.links.values()):
             if process in (link.child, link.parent):
                 self.break_link(link)

@@ -78,8 +78,26 @@ def test_processor_and_uplink_are_measured_in_percent_of_the_budget() -> None:
     assert meter.measure(110.0) == {}
 
 
+@pytest.mark.parametrize(("arrived", "expected_pct"), [(1_000, 50.0), (2_500, 125.0), (400, 20.0), (9_000, 200.0)])
+def test_processor_load_is_the_demand_of_the_data_that_arrives(arrived: int, expected_pct: float) -> None:
+    """A backlog that grows means more demand than was measured, and one that shrinks means less."""
+    meter = LoadMeter(NodeBudget(1_000, cpu_share=0.5))
+    sort, join = OperatorId("sort"), OperatorId("join")
+    meter.measure(100.0)
+    meter.arrived(arrived + 300)
+    meter.arrived(-300)
+    meter.worked(sort, 0.75)
+    meter.worked(join, 0.25)
+    meter.processed(1_000, 1.25)
+    usages = meter.measure(105.0)
+    assert usages is not None
+    assert usages[sort].cpu_pct + usages[join].cpu_pct == pytest.approx(expected_pct)
+    assert usages[sort].cpu_pct == pytest.approx(3 * usages[join].cpu_pct), "the rest is divided like the work"
+    assert meter.measure(110.0) == {}
+
+
 def test_node_that_computes_too_much_is_overloaded_with_little_memory() -> None:
-    """The clock stands still but for one second per call, so each operator takes a second."""
+    """The clock advances by a second per call: each operator takes a second, and so does each step between them."""
     seconds = iter(range(1_000))
     rules = TransferRules(TransferThresholds(), SCARCEST)
     budget = NodeBudget(1 << 30, cpu_share=0.5)
@@ -90,7 +108,7 @@ def test_node_that_computes_too_much_is_overloaded_with_little_memory() -> None:
     node.handle(PeriodElapsed(), 5.0)
     usage = node.dataflow.usage()
     assert usage.memory_pct < 1
-    assert usage.cpu_pct == pytest.approx(100 * len(PLAN.stages) / (5 * 0.5))
+    assert usage.cpu_pct == pytest.approx(100 * (2 * len(PLAN.stages) + 1) / (5 * 0.5))
     assert rules.band(usage) is Band.OVERLOADED
 
 

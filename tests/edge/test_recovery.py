@@ -11,7 +11,7 @@ from tests.edge.edge_tree_world import TreeWorld
 FAULTS = 9
 
 
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", [*range(7), 14])
 def test_results_are_exact_after_deaths_silences_lost_links_and_transfers(seed: int) -> None:
     world = TreeWorld(seed)
     chance = world.chance

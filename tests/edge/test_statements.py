@@ -6,6 +6,7 @@ import pytest
 
 from tests.edge.edge_readings import STREAMS
 from tocsin.edge.layout import lay_out, prepare
+from tocsin.edge.plan import History
 from tocsin.edge.query import EdgeQuery, QueryCode, QueryRejected
 from tocsin.edge.statements import parse_statements
 from tocsin.edge.tree_events import QueryDeployed, QueryDropped, StreamDeclared
@@ -64,21 +65,29 @@ def test_results_without_into_go_to_a_dataset_named_like_the_query() -> None:
 
 
 @pytest.mark.parametrize(
-    ("select", "histories_us"),
+    ("select", "horizons_us"),
     [
-        ("SELECT COUNT(*) AS n FROM Readings GROUP BY WINDOW(ts, '9 seconds', '3 seconds')", {"Readings": 9_000_000}),
-        ("SELECT ts, kwh FROM Readings ORDER BY ts", {"Readings": 1}),
+        ("SELECT COUNT(*) AS n FROM Readings GROUP BY WINDOW(ts, '9 seconds', '3 seconds')", {"Readings": -6_000_001}),
+        ("SELECT COUNT(*) AS n FROM Readings GROUP BY WINDOW(ts, '9 seconds')", {"Readings": -1}),
+        ("SELECT ts, kwh FROM Readings ORDER BY ts", {"Readings": 1_999_999}),
         ("SELECT r.ts, a.at FROM Readings r JOIN Alarms a ON r.meter = a.meter AND a.at BETWEEN "
          "r.ts - INTERVAL 2 SECONDS AND r.ts + INTERVAL 7 SECONDS ORDER BY a.at",
-         {"Readings": 7_000_001, "Alarms": 2_000_001}),
+         {"Readings": -5_000_001, "Alarms": -1}),
     ],
 )  # fmt: skip
-def test_plan_knows_how_long_a_reading_can_count(select: str, histories_us: dict[str, int]) -> None:
+def test_plan_knows_which_readings_count_above_a_floor_of_two_seconds(select: str, horizons_us: dict[str, int]) -> None:
     query = compiled(f"CREATE EDGE QUERY x AS {select}")
     assert query.is_ordered
     node = EdgeNodeId("n")
     plan = lay_out(query, {"Readings": [node], "Alarms": [node]}, Tree({}, node))
-    assert {stream: plan.history_us(stream) for stream in histories_us} == histories_us
+    assert {stream: plan.horizon_us(stream, 2_000_000) for stream in horizons_us} == horizons_us
+
+
+def test_readings_are_needed_from_the_start_of_the_oldest_open_window() -> None:
+    history = History(size_us=10, slide_us=5)
+    for floor_us in range(-20, 40):
+        starts = [start for start in range(-50, 60, 5) if start + 10 > floor_us]
+        assert history.horizon_us(floor_us) == min(starts) - 1
 
 
 def test_rows_without_windows_or_order_come_in_no_order_of_time() -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.edge.edge_readings import STREAMS
 from tocsin.edge.generations import ControlState, Generation, NodeReport, SourceSpec
 from tocsin.edge.tree_control import (
+    ControlLost,
     Effect,
     Event,
     GrantPublisher,
@@ -140,6 +141,42 @@ def test_node_is_dead_four_seconds_after_its_last_beat_and_not_before() -> None:
     assert root.generation.tree.parents == {LEAF: ROOT}, "the child is attached to the nearest living ancestor"
 
 
+def test_no_generation_starts_while_a_node_has_no_control_connection() -> None:
+    """A dying leaf: its parent reports the broken link at once, and its publishers move before its lease has ended."""
+    root = running_tree()
+    number = root.number
+    root.handle(PublisherAttached(LEAF, "p", "Readings", number))
+    root.silent = {LEAF}
+    root.handle(LinkLost(DISTRICT, number, LEAF))
+    root.now_s += 0.1
+    root.handle(ControlLost(LEAF, 1))
+    root.wait(3)
+    assert root.number == number, "the others go on"
+    assert root.handle(PublisherAttached(DISTRICT, "p", "Readings", number)) and root.number == number
+    root.effects.clear()
+    root.wait(1)
+    assert root.number == number + 1 and set(root.generation.tree.nodes) == {ROOT, DISTRICT}
+    assert GrantPublisher(DISTRICT, "p", "Readings") in root.effects, "one generation for the death and the publisher"
+
+
+def test_generation_starts_when_the_last_node_is_connected_again() -> None:
+    root = running_tree()
+    number = root.number
+    root.silent = {LEAF}
+    root.handle(ControlLost(LEAF, 1))
+    root.handle(LinkLost(LEAF, number, DISTRICT))
+    root.wait(1)
+    deadline_s = root.control.deadline_s()
+    assert root.number == number and deadline_s is not None and deadline_s > root.now_s, "the driver does not spin"
+    root.silent = set()
+    root.register(LEAF, streams=("Readings",))
+    assert root.number == number + 1 and root.control.is_running
+    root.handle(ControlLost(LEAF, 0))
+    root.handle(LinkLost(LEAF, root.number, DISTRICT))
+    root.wait(1)
+    assert root.number == number + 2, "the connection of an earlier run does not count"
+
+
 def test_dead_entry_is_replaced_by_its_nearest_living_ancestor() -> None:
     root = running_tree()
     root.handle(NodeRegistered(LEAF, DISTRICT, 2, "http://leaf", ("Readings",), (SOURCE,)))
@@ -203,13 +240,13 @@ def test_silent_node_that_returns_is_fenced_until_it_has_a_new_run() -> None:
     root = running_tree()
     root.silent = {LEAF}
     root.wait(5)
-    assert root.handle(NodeBeat(LEAF, 1, root.now_s, root.number - 1)) == [SendFenced(LEAF, 1)]
-    assert root.register(LEAF, run=1) == [SendFenced(LEAF, 1)]
+    assert root.handle(NodeBeat(LEAF, 1, root.now_s, root.number - 1)) == [SendFenced(LEAF, 1, 1)]
+    assert root.register(LEAF, run=1) == [SendFenced(LEAF, 1, 1)]
     root.silent = set()
     root.register(LEAF, run=2, streams=("Readings",))
     root.wait(2)
     assert LEAF in root.generation.tree.nodes
-    assert root.handle(NodeBeat(LEAF, 1, root.now_s, 0)) == [SendFenced(LEAF, 1)]
+    assert root.handle(NodeBeat(LEAF, 1, root.now_s, 0)) == [SendFenced(LEAF, 1, 2)]
 
 
 def test_node_that_reconnects_within_its_lease_keeps_its_generation() -> None:
@@ -244,6 +281,7 @@ def test_results_of_an_earlier_generation_are_refused() -> None:
     root = running_tree()
     number = root.number
     root.handle(LinkLost(LEAF, number, DISTRICT))
+    root.wait(0.5)
     assert root.number == number + 1
     assert not root.control.may_accept(number)
     with pytest.raises(RuntimeError):
@@ -264,15 +302,28 @@ def test_restarted_root_waits_for_the_leases_of_nodes_that_do_not_register() -> 
     assert set(root.generation.tree.nodes) == {ROOT, DISTRICT}
     assert root.generation.floors_us == {"Use": 5}
     assert root.generation.queries == (QUERY,)
-    assert root.register(LEAF, run=1) == [SendFenced(LEAF, 1)], "its old generation may still run there"
+    assert root.register(LEAF, run=1) == [SendFenced(LEAF, 1, 1)], "its old generation may still run there"
 
 
-def test_restarted_root_starts_at_once_when_all_known_nodes_have_registered() -> None:
+def test_restarted_root_starts_at_once_when_all_members_have_registered() -> None:
     before = running_tree()
     root = Root(before.control.state, now_s=500.0)
     for node in (ROOT, DISTRICT, LEAF):
         root.register(node, streams=("Readings",) if node == LEAF else ())
     assert root.number == before.number + 1
+
+
+def test_restarted_root_does_not_wait_for_a_node_that_was_dead_before() -> None:
+    before = running_tree()
+    before.silent = {LEAF}
+    before.wait(6)
+    assert set(before.generation.tree.nodes) == {ROOT, DISTRICT}
+    root = Root(before.control.state, now_s=500.0)
+    root.register(ROOT, run=2)
+    assert root.control.generation is None, "the district may still act in the old generation"
+    root.register(DISTRICT)
+    assert root.number == before.number + 1
+    assert root.register(LEAF, run=2) and LEAF in root.control.living
 
 
 def test_beats_that_waited_while_the_root_stood_still_count() -> None:
@@ -290,6 +341,8 @@ def test_operators_stay_where_they_are_as_far_as_possible() -> None:
     root.handle(NodeBeat(DISTRICT, 1, root.now_s, root.number, NodeReport(operators=moved)))
     root.handle(ResultsAccepted("Use", 5, root.number))
     root.handle(LinkLost(LEAF, root.number, DISTRICT))
+    root.now_s += 0.4
+    root.handle(TimePassed())
     assert root.generation.placement[OperatorId("Use/aggregate")] == DISTRICT
     assert root.generation.placement[OperatorId("Use/map@leaf")] == LEAF
     root.silent = {DISTRICT}

@@ -11,10 +11,18 @@ from tocsin.experiments.ami_live import LiveEdge
 from tocsin.experiments.edge_rows import EdgeSelect, compare, time_us
 from tocsin.experiments.runner import Row, table_of
 
-BURST: Row = {"period_s": 5.0, "peak_load_pct": 90.0, "overloaded_s": 6.0, "moved": 4.0, "backlog_end_s": 0.5}
+BURST: Row = {
+    "period_s": 5.0,
+    "peak_load_pct": 90.0,
+    "overloads": 2.0,
+    "overloaded_s": 6.0,
+    "moved": 4.0,
+    "backlog_end_s": 0.5,
+}
 BURST |= {"expected": 100.0, "lost": 0.0, "repeated": 0.0, "wrong": 0.0}
 WITHOUT: Row = {"period_s": 5.0, "backlog_middle_s": 3.0, "backlog_end_s": 9.0, "moved": 0.0}
 FAULTS: Row = {"expected": 900.0, "lost": 0.0, "repeated": 0.0, "wrong": 0.0, "late_rows": 0.0, "bytes_share": 0.08}
+FAULTS |= {"bytes_share_encoded": 0.09}
 FAULTS |= {"transfers_ordered": 20.0, "transfers_done": 20.0, "pause_p99_s": 0.2, "state_bytes": 1.1e7}
 DEATH: Row = {"kind": "fault", "fault": "killed", "node": "city", "at_s": 9.0, "generation_s": 6.0, "duty_s": 8.0}
 LOOK: Row = {"kind": "look", "at_s": 1.0, "node": "city", "load_pct": 20.0}
@@ -31,7 +39,7 @@ def judged(tmp_path: Path, runs: dict[str, Row], deaths: list[Row]) -> dict[str,
 
 def test_good_run_holds_every_claim(tmp_path: Path) -> None:
     held = judged(tmp_path, {"burst": BURST, "burst-without": WITHOUT, "faults": FAULTS}, [DEATH] * 5)
-    assert len(held) == 15 and set(held.values()) == {True}, held
+    assert len(held) == 16 and set(held.values()) == {True}, held
 
 
 @pytest.mark.parametrize(
@@ -55,6 +63,7 @@ def test_each_fault_of_a_burst_fails_its_own_claim(tmp_path: Path, change: Row, 
         ({"wrong": 1.0}, "rows-equal"),
         ({"late_rows": 1.0}, "nothing-late"),
         ({"bytes_share": 0.11}, "bytes-up"),
+        ({"bytes_share_encoded": 0.11}, "bytes-up-encoded"),
         ({"transfers_done": 19.0}, "transfers-done"),
         ({"state_bytes": 9e6}, "state-of-a-transfer"),
         ({"pause_p99_s": 0.51}, "pause-of-a-transfer"),
@@ -73,7 +82,7 @@ def test_slow_recovery_fails_and_unfinished_one_is_not_judged(tmp_path: Path) ->
 
 
 def test_run_without_expected_rows_or_overload_is_not_judged(tmp_path: Path) -> None:
-    held = judged(tmp_path, {"burst": BURST | {"expected": 0.0, "overloaded_s": 0.0}}, [])
+    held = judged(tmp_path, {"burst": BURST | {"expected": 0.0, "overloads": 0.0, "overloaded_s": 0.0}}, [])
     assert held["burst-rows-equal"] is None and held["overload-left"] is None
 
 

@@ -47,6 +47,11 @@ class _Kept(msgspec.Struct):
     stored: asyncio.Future[int]
 
 
+class _Health(msgspec.Struct):
+    generation: int
+    """The generation of the tree that the node runs; 0 if none."""
+
+
 class _Stored(msgspec.Struct):
     """A node's answer."""
 
@@ -59,7 +64,9 @@ class EdgePublisher:
 
     A node counts as dead after `patience_s` without a connection, or without an answer to a request and to a probe.
     The publisher then takes the next address, and after the last one the first. It returns to its own node, the first
-    address, when that answers a probe again; it probes every `return_s`. `send` waits while `kept_bytes` are kept.
+    address, when that runs in the tree again; it probes every `return_s`. A publisher that has sent everything repeats
+    its last batch every `repeat_s` until all are durable: so it learns that, and notices the death of its node.
+    `send` waits while `kept_bytes` are kept.
     """
 
     def __init__(
@@ -72,6 +79,7 @@ class EdgePublisher:
         first_number: int = 1,
         patience_s: float = 2.0,
         return_s: float = 5.0,
+        repeat_s: float = 5.0,
         kept_bytes: int = 256 << 20,
         verify: Verify = True,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -90,7 +98,8 @@ class EdgePublisher:
         self.publisher = publisher
         self._addresses = [address.rstrip("/") for address in addresses]
         self._path = f"/v1/streams/{quote(stream, safe='')}/readings"
-        self._patience_s, self._return_s, self._kept_bytes = patience_s, return_s, kept_bytes
+        self._patience_s, self._return_s, self._repeat_s = patience_s, return_s, repeat_s
+        self._kept_bytes = kept_bytes
         self._sleep, self._clock_s = sleep, clock_s
         self._kept: deque[_Kept] = deque()
         self._bytes = 0
@@ -168,8 +177,12 @@ class EdgePublisher:
             await self._fail(error)
 
     async def _wait_for_next(self) -> _Kept:
+        """The next batch, or the last one again if nothing was published for a while."""
         async with self._changed:
-            await self._changed.wait_for(lambda: bool(self._kept) and self._kept[-1].number >= self._next)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._repeat_s if self._kept else None):
+                    await self._changed.wait_for(lambda: bool(self._kept) and self._kept[-1].number >= self._next)
+            self._next = min(self._next, self._kept[-1].number)
         # Numbers have no gap, so the position follows from the number of the oldest kept batch.
         return self._kept[max(0, self._next - self._kept[0].number)]
 
@@ -207,7 +220,7 @@ class EdgePublisher:
         if self._place == 0 or self._clock_s() - self._probed_s < self._return_s:
             return
         self._probed_s = self._clock_s()
-        if await self._answers_probe(self._addresses[0]):
+        if await self._answers_probe(self._addresses[0], in_tree=True):
             self._continue_at(0)
 
     async def _post(self, batch: _Kept) -> _Stored:
@@ -241,12 +254,17 @@ class EdgePublisher:
             raise Unreachable(error.code, error.message, retry_after_s=error.retry_after_s)
         raise error
 
-    async def _answers_probe(self, address: str) -> bool:
+    async def _answers_probe(self, address: str, *, in_tree: bool = False) -> bool:
+        """`in_tree`: the node must also run a generation: one that has just started cannot take the publisher."""
         try:
             answer = await self._http.get(f"{address}/healthz", timeout=_PROBE_S)
         except httpx.TransportError:
             return False
-        return answer.is_success
+        if not answer.is_success or not in_tree:
+            return answer.is_success
+        with contextlib.suppress(msgspec.MsgspecError):
+            return msgspec.json.decode(answer.content, type=_Health).generation > 0
+        return False
 
     async def _acknowledge(self, answer: _Stored) -> None:
         async with self._changed:

@@ -30,7 +30,9 @@ class EdgeOptions:
     burst_s: float = 45.0
     burst_pct: float = 125.0
     """The burst: the load that the leaf would have without a limit, in percent of its budget. The factor of the rates
-    follows from the load before, so that the burst is the same on a faster machine."""
+    follows from the load before, so that the burst is the same on a faster machine. Not all work grows with the rate:
+    125 % were about 100 % in a run. The parent has room for half of it in one round, so much more cannot be relieved
+    within two periods."""
     peaks: int = 6
     """Further queries per user in the burst."""
     cpu_share: float = 0.12

@@ -119,12 +119,14 @@ async def _burst(
     factor = options.burst_pct / max(1.0, median(calm))
     for feeder in feeders:
         feeder.change_rate(factor)
+    before = await _overloads(world)
     at_s = time.time()
     backlogs_s: list[float] = []
     while time.time() < at_s + options.burst_s:
         await asyncio.sleep(_BACKLOG_S)
         backlogs_s.append(await world.backlog_s(leaf))
     until_s = time.time()
+    after = await _overloads(world)
     for feeder in feeders:
         feeder.change_rate(1.0 / factor)
     third = len(backlogs_s) // 3
@@ -133,7 +135,12 @@ async def _burst(
         "period_s": options.period_s,
         "burst_factor": factor,
         "peak_load_pct": max((look.load_pct for look in looks), default=0.0),
-        "overloaded_s": max((_longest_overload_s(own) for own in _by_node(looks)), default=0.0),
+        "overloads": sum(total for total, _ in after.values()) - sum(total for total, _ in before.values()),
+        "overloaded_s": max(
+            *(_longest_overload_s(own) for own in _by_node(looks)),
+            *(longest_s for name, (_, longest_s) in after.items() if longest_s > before[name][1]),
+            0.0,
+        ),
         "overloaded_total_s": sum((_overload_s(own) for own in _by_node(looks)), 0.0),
         "backlog_middle_s": median(backlogs_s[third : 2 * third]),
         "backlog_end_s": median(backlogs_s[2 * third :]),
@@ -143,6 +150,18 @@ async def _burst(
     if scenario == WITHOUT:  # its backlog may take minutes to drain
         return facts
     return facts | await compared(world, reference, report_progress)
+
+
+async def _overloads(world: EdgeWorld) -> dict[str, tuple[float, float]]:
+    """How often each node measured that it was overloaded, and its longest overload until now in seconds.
+
+    A node may leave an overload between two looks.
+    """
+    figures = {name: await world.tree.metrics(name) for name in world.tree.names}
+    return {
+        name: (own["tocsin_edge_overloads_total"], own["tocsin_edge_longest_overload_seconds"])
+        for name, own in figures.items()
+    }
 
 
 def _by_node(looks: list[Look]) -> list[list[Look]]:

@@ -27,7 +27,15 @@ import pyarrow.compute as pc
 from tocsin.edge.entry_clock import NEVER_S
 from tocsin.edge.entry_watermarks import EntryWatermarks
 from tocsin.edge.hosted import IDLE_US, HostedOperator
-from tocsin.edge.inbox import Inbox, WaitingPiece, WaitingReadings, WaitingWatermark
+from tocsin.edge.inbox import (
+    Inbox,
+    WaitingPiece,
+    WaitingReadings,
+    WaitingWatermark,
+    Work,
+    cost_bytes,
+    weight_bytes,
+)
 from tocsin.edge.load import LoadMeter, NodeBudget
 from tocsin.edge.messages import Parcel, Piece
 from tocsin.edge.operators.contract import microseconds
@@ -102,19 +110,23 @@ class Dataflow:
         operators = [reader for plan in plans for reader, _ in plan.fed_by[Entry(stream, self.node)]]
         if operators:
             self.entries.arrive(stream, publisher, now_s)
-            self.inbox.put(WaitingReadings(stream, batch, publisher, tuple(operators)))
+            self._put(WaitingReadings(stream, batch, publisher, tuple(operators)))
 
     def advance(self, stream: str, watermark_us: int) -> None:
         """Raise the watermark of a stream that enters here, so that a silent meter does not hold up the others."""
-        self.inbox.put(WaitingWatermark(stream, watermark_us))
+        self._put(WaitingWatermark(stream, watermark_us))
 
     def finish_replay(self) -> None:
-        self.inbox.put(WaitingWatermark(None))
+        self._put(WaitingWatermark(None))
 
     def receive(self, sender: EdgeNodeId, piece: Piece) -> None:
         """Accept a piece from a child."""
         self._received[sender] += 1
-        self.inbox.put(WaitingPiece(piece, sender))
+        self._put(WaitingPiece(piece, sender))
+
+    def _put(self, work: Work) -> None:
+        self.inbox.put(work)
+        self._meter.arrived(weight_bytes(work))
 
     def accepts(self, piece: Piece) -> bool:
         """True if the piece is for an input of a known query that data can reach from here."""
@@ -132,6 +144,11 @@ class Dataflow:
 
     def process_next(self, now_s: float = 0.0) -> None:
         """Process the oldest item of the inbox and all that follows from it at this node."""
+        size_bytes, began_s = self.inbox.next_bytes, self._meter.cpu_clock()
+        self._process_item(now_s)
+        self._meter.processed(size_bytes, self._meter.cpu_clock() - began_s)
+
+    def _process_item(self, now_s: float) -> None:
         match self.inbox.take():
             case WaitingPiece(piece):
                 self._deliver(piece)
@@ -206,6 +223,8 @@ class Dataflow:
                     self._feed(plan, piece.operator, batch, None)
             if hosted.is_idle:
                 if not was_idle:
+                    for batch in self._timed(piece.operator, hosted.operator.on_idle):
+                        self._feed(plan, piece.operator, batch, None)
                     self._feed(plan, piece.operator, None, IDLE_US)
             elif watermark_us > before_us or was_idle:
                 self._feed(plan, piece.operator, None, watermark_us - hosted.operator.delay_us)
@@ -283,7 +302,9 @@ class Dataflow:
             self.observed.pop(operator, None)
         leftovers = self._take_queued(operators)
         if taker != self._parent:
-            return (*leftovers, *self.inbox.withdraw(operators))
+            withdrawn = self.inbox.withdraw(operators)
+            self._meter.arrived(-sum(map(cost_bytes, withdrawn)))
+            return (*leftovers, *withdrawn)
         for piece in leftovers:
             self._send_up(piece)  # the pieces in the inbox take the same path later, so these arrive first
         return ()

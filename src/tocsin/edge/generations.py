@@ -111,3 +111,5 @@ class ControlState:
     sources: Mapping[str, SourceRecord] = field(default_factory=dict)
     placement: Mapping[OperatorId, EdgeNodeId] = field(default_factory=dict)
     """The placement with which the latest generation started."""
+    members: tuple[EdgeNodeId, ...] | None = None
+    """The nodes of the latest generation: no other node can act. None if an earlier version stored the state."""

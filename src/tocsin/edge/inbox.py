@@ -59,6 +59,11 @@ def cost_bytes(piece: Piece) -> int:
     return piece.size_bytes + PIECE_OVERHEAD_BYTES
 
 
+def weight_bytes(work: Work) -> int:
+    """The size of an item as a measure of work: watermarks are not free."""
+    return work.size_bytes + PIECE_OVERHEAD_BYTES
+
+
 class Inbox:
     def __init__(self) -> None:
         self._items: deque[Work] = deque()
@@ -72,6 +77,11 @@ class Inbox:
 
     def bytes_for(self, operator: OperatorId) -> int:
         return self._bytes_for[operator]
+
+    @property
+    def next_bytes(self) -> int:
+        """What the oldest item costs."""
+        return weight_bytes(self._items[0])
 
     def put(self, work: Work) -> None:
         self._items.append(work)

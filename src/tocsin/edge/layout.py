@@ -65,7 +65,7 @@ def lay_out(query: EdgeQuery, entries: Mapping[str, Sequence[EdgeNodeId]], tree:
     last = add("map", Map(query.output), last)
     if query.sort is not None:
         add("sort", query.sort, last)
-    return QueryPlan(query.name, tuple(stages), query.streams, query.lateness_us, query.histories_us())
+    return QueryPlan(query.name, tuple(stages), query.streams, query.lateness_us, query.histories())
 
 
 def _only(chains: Mapping[EdgeNodeId, OperatorId]) -> OperatorId:

@@ -17,6 +17,7 @@ from tocsin.edge.load import NodeBudget
 from tocsin.edge.messages import EdgeDeadlinePassed
 from tocsin.edge.next_generation import plans_of
 from tocsin.edge.operators.contract import BEGINNING_OF_TIME_US, END_OF_TIME_US
+from tocsin.edge.plan import QueryPlan
 from tocsin.edge.rounds import DEFAULT_TIMING, Timing
 from tocsin.model.edge import EdgeNodeId
 from tocsin.policies.operators.transfer import SCARCEST, TransferRules
@@ -160,9 +161,11 @@ class Member:
         self._lease_until_s: float | None = None
         """When to give up: the end of the lease, or of the wait for the first answer."""
         self._floors_us: Mapping[str, int] = {}
-        self._needs: list[tuple[str, str, int]] = []
-        """Of the current generation: (stream, query, history of the stream in the query)."""
+        self._plans: list[QueryPlan] = []
+        """Of the current generation."""
         self._silent: Mapping[str, Collection[str]] = {}
+        self._earlier_late_rows = 0
+        """Of generations that are over."""
         self.dropped_events = 0
         """Events of other generations."""
 
@@ -170,6 +173,12 @@ class Member:
     def runs(self) -> int:
         """The number of the generation that runs here, for the beat; 0 if none runs."""
         return self.generation.number if self.generation is not None and self.is_running else 0
+
+    @property
+    def late_rows(self) -> int:
+        """The late rows of the operators here, and of those that ended here with their generation."""
+        present = {} if self.edge_node is None else self.edge_node.dataflow.late_rows()
+        return self._earlier_late_rows + sum(present.values())
 
     def may_acknowledge(self, now_s: float) -> bool:
         """True while the root has answered recently enough: the node may answer publishers."""
@@ -227,7 +236,7 @@ class Member:
         if self._lease_until_s is None:
             self._lease_until_s = now_s + self._lease_s
         plans = plans_of(generation.queries, generation.streams, generation.entries, generation.tree)
-        self._needs = [(stream, plan.name, plan.history_us(stream)) for plan in plans for stream in plan.histories_us]
+        self._plans = plans
         self.edge_node = edge_node.EdgeNode(
             self.node,
             generation.tree,
@@ -282,6 +291,7 @@ class Member:
             self._lease_until_s = self._answered_until_s = None
         if self.generation is None or self.edge_node is None:
             return []
+        self._earlier_late_rows = self.late_rows
         number, self.generation = self.generation.number, None
         self._silent = self.edge_node.dataflow.entries.silent(now_s)
         self.edge_node, self.is_running, self._least_number = None, False, number + 1
@@ -291,7 +301,8 @@ class Member:
         """For each stream: no query needs a reading at or before this time."""
         assert self.generation is not None
         horizons_us = dict.fromkeys(self.generation.streams, END_OF_TIME_US)
-        for stream, query, history_us in self._needs:
-            floor_us = self._floors_us.get(query, BEGINNING_OF_TIME_US)
-            horizons_us[stream] = min(horizons_us[stream], floor_us - history_us)
+        for plan in self._plans:
+            floor_us = self._floors_us.get(plan.name, BEGINNING_OF_TIME_US)
+            for stream in plan.histories:
+                horizons_us[stream] = min(horizons_us[stream], plan.horizon_us(stream, floor_us))
         return horizons_us

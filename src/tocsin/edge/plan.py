@@ -56,6 +56,25 @@ class Stage:
     """The feeder of each port."""
 
 
+@dataclass(frozen=True, slots=True)
+class History:
+    """How long a reading of a stream can count in the results of a query: until its last window is complete."""
+
+    size_us: int = 1
+    slide_us: int = 1
+    """Windows start at multiples of the slide. Without an aggregate each microsecond is a window."""
+    partner_us: int = 0
+    """A row of the other stream of a join may carry the time that decides; it is at most this much newer."""
+
+    def horizon_us(self, floor_us: int) -> int:
+        """If the result is complete up to the floor, readings at or before this time are no longer needed.
+
+        The oldest window that ends behind the floor starts at a multiple of the slide.
+        """
+        oldest_start_us = (floor_us - self.size_us) // self.slide_us * self.slide_us + self.slide_us
+        return oldest_start_us - 1 - self.partner_us
+
+
 @dataclass(frozen=True)
 class QueryPlan:
     name: str
@@ -65,15 +84,12 @@ class QueryPlan:
     """The declarations of the streams that the query reads."""
     lateness_us: int
     """Microseconds by which the watermark of an entry stays behind its newest reading."""
-    histories_us: Mapping[str, int] = field(default_factory=dict)
-    """See `history_us`."""
+    histories: Mapping[str, tuple[History, ...]] = field(default_factory=dict)
+    """By stream, one for each side of FROM that reads it."""
 
-    def history_us(self, stream: str) -> int:
-        """How long after its event time a reading of the stream can count in a result.
-
-        If the result is complete up to a floor, readings with `time + history_us <= floor` are no longer needed.
-        """
-        return self.histories_us[stream]
+    def horizon_us(self, stream: str, floor_us: int) -> int:
+        """If the result is complete up to the floor, readings of the stream up to this time are no longer needed."""
+        return min(history.horizon_us(floor_us) for history in self.histories[stream])
 
     @property
     def result_of(self) -> OperatorId:

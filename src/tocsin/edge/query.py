@@ -27,7 +27,7 @@ from sqlglot import TokenType, exp
 from tocsin.edge.operators.aggregate import END, START, WindowAggregateSpec
 from tocsin.edge.operators.ordered import IntervalJoinSpec, SortSpec
 from tocsin.edge.operators.stateless import Call, ColumnRef, Expression, columns_of
-from tocsin.edge.plan import Stream, is_supported
+from tocsin.edge.plan import History, Stream, is_supported
 from tocsin.edge.sql_expressions import GroupedConverter, QueryError, Scope, conjuncts, convert, interval_us, window_of
 from tocsin.model.duration import parse_duration_s
 from tocsin.model.schema import is_name
@@ -94,15 +94,17 @@ class EdgeQuery:
         """True if results come in order of time: windows as they close, or sorted rows. Live queries must."""
         return self.aggregate is not None or self.sort is not None
 
-    def histories_us(self) -> dict[str, int]:
-        """For each stream: see `QueryPlan.history_us`."""
-        histories_us: dict[str, int] = {}
+    def histories(self) -> dict[str, tuple[History, ...]]:
+        """For each stream: how long its readings can count."""
+        histories: dict[str, tuple[History, ...]] = {}
         for number, side in enumerate(self.sides):
-            # A row of the other side may carry the time that decides; it is at most this much newer.
             partner_us = 0 if self.join is None else max((self.join.before_us, self.join.after_us)[1 - number], 0)
-            size_us = 1 if self.aggregate is None else self.aggregate.size_us
-            histories_us[side.stream] = max(histories_us.get(side.stream, 0), size_us + partner_us)
-        return histories_us
+            if self.aggregate is None:
+                history = History(partner_us=partner_us)
+            else:
+                history = History(self.aggregate.size_us, self.aggregate.slide_us, partner_us)
+            histories[side.stream] = (*histories.get(side.stream, ()), history)
+        return histories
 
 
 def parse_edge_query(text: str, streams: Mapping[str, Stream]) -> EdgeQuery | QueryRejected:

@@ -8,8 +8,10 @@ and sends `TimePassed` at `deadline_s()`. Every fault leads to the same thing, t
 
 A node is dead when its last beat is older than `lease_s + grace_s`. It has stopped by then: it acts only within
 `lease_s` of the sending time of its last answered beat. A node that was only silent is fenced, and registers again with
-a higher run. Generations that are due together start together, and never more than one a second. After a restart the
-control waits until the known nodes have registered or their leases have ended: they may still act in the old one.
+a higher run. Generations that are due together start together, and never more than one a second. None starts while a
+living node has no control connection: that node could not get ready, and the others would stand still. After a restart
+the control waits until the nodes of the latest generation have registered or their leases have ended: they may still
+act.
 """
 
 from __future__ import annotations
@@ -46,11 +48,16 @@ from tocsin.model.edge import EdgeNodeId, OperatorId
 
 APART_S = 1.0
 """The least time between the starts of two generations."""
+_LINK_S = 0.3
+"""From a lost link to the next generation. A process that dies closes its connections not quite at the same moment: if
+the control connection of one end is lost as well, the generation waits for that node."""
 
 
 @dataclass(slots=True)
 class LivingNode:
     heard_s: float
+    is_connected: bool = True
+    """False from the loss of its control connection until it opens another one: it can get no generation."""
     report: NodeReport = field(default_factory=NodeReport)
     generation_sent_s: float = 0.0
 
@@ -85,6 +92,8 @@ class TreeControl:
         """The current generation cannot work: the next one does not wait until all nodes are ready."""
         self._ungranted: dict[tuple[EdgeNodeId, str, str], None] = {}
         """Publishers (node, publisher, stream) that wait for the next generation."""
+        self._link_lost_s: float | None = None
+        """When the first link of the current generation was lost."""
         self._restart_until_s: float | None = None
         self._handled_s: float | None = None
 
@@ -106,9 +115,32 @@ class TreeControl:
         deadlines_s = [node.heard_s + self._limit_s for node in self.living.values()]
         if self._restart_until_s is not None:
             deadlines_s.append(self._restart_until_s)
-        elif self._is_due and (self._is_broken or self.is_running) and self.generation_started_s is not None:
-            deadlines_s.append(self.generation_started_s + APART_S)
+        elif (
+            self._is_due
+            and (self._is_broken or self.is_running)
+            and (not_before_s := self._not_before_s) is not None
+            and self._all_are_connected
+        ):
+            deadlines_s.append(not_before_s)
         return min(deadlines_s, default=None)
+
+    @property
+    def _not_before_s(self) -> float | None:
+        """The earliest time for the next generation; None before the first."""
+        times_s = []
+        if self.generation_started_s is not None:
+            times_s.append(self.generation_started_s + APART_S)
+        if self._link_lost_s is not None:
+            times_s.append(self._link_lost_s + _LINK_S)
+        return max(times_s, default=None)
+
+    @property
+    def _all_are_connected(self) -> bool:
+        """A generation with a node that cannot get it would stop all others, and would not run.
+
+        The node either returns soon or is dead soon; until then the others go on, and publishers can move to them.
+        """
+        return all(node.is_connected for node in self.living.values())
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
         self._notice_time(now_s)
@@ -143,6 +175,7 @@ class TreeControl:
                     and {node, peer} <= set(self.living)
                 ):
                     self._is_due = self._is_broken = True
+                    self._link_lost_s = now_s if self._link_lost_s is None else self._link_lost_s
             case PublisherAttached():
                 return self._on_attached(event)
             case StreamDeclared(name, stream):
@@ -172,7 +205,10 @@ class TreeControl:
                     sources = {**self.state.sources, name: replace(source, position=position)}
                     self.state = replace(self.state, sources=sources)
                     return [StoreControl(self.state)]
-            case ControlLost() | TimePassed():
+            case ControlLost(node, run):
+                if node in self.living and self.state.nodes[node].run == run:
+                    self.living[node].is_connected = False
+            case TimePassed():
                 pass
         return []
 
@@ -184,9 +220,10 @@ class TreeControl:
             return [RejectRequest("WRONG_PARENT", f"the root is {self._root}; every other node names its parent")]
         is_buried = node not in self.living and self._restart_until_s is None
         if known is not None and (event.run < known.run or (event.run == known.run and is_buried)):
-            return [SendFenced(node, event.run)]
+            return [SendFenced(node, event.run, known.run)]
         if known is not None and event.run == known.run and node in self.living:
             self.living[node].heard_s = now_s  # the connection was lost, not the lease
+            self.living[node].is_connected = True
             return self._send_again(node, now_s)
         self.living[node] = LivingNode(now_s)
         self._dead_since_s.pop(node, None)
@@ -206,9 +243,10 @@ class TreeControl:
 
     def _on_beat(self, beat: NodeBeat, now_s: float) -> list[Effect]:
         living = self.living.get(beat.node)
-        if living is None or self.state.nodes[beat.node].run != beat.run:
-            return [SendFenced(beat.node, beat.run)]
-        living.heard_s, living.report = now_s, beat.report
+        known = self.state.nodes.get(beat.node)
+        if living is None or known is None or known.run != beat.run:
+            return [SendFenced(beat.node, beat.run, 0 if known is None else known.run)]
+        living.heard_s, living.is_connected, living.report = now_s, True, beat.report
         effects: list[Effect] = [SendBeatAnswer(beat.node, beat.sent_s, self.state.floors_us)]
         current = self.generation
         if current is not None and beat.generation != current.number and now_s > living.generation_sent_s + APART_S:
@@ -239,15 +277,16 @@ class TreeControl:
 
     def _start_if_due(self, now_s: float) -> list[Effect]:
         if self._restart_until_s is not None:
-            if now_s < self._restart_until_s and not set(self.state.nodes) <= set(self.living):
+            members = self.state.nodes if self.state.members is None else self.state.members
+            if now_s < self._restart_until_s and not set(members) <= set(self.living):
                 return []
             self._restart_until_s = None
             self._is_due = True
         is_free = self.generation is None or self.is_running or self._is_broken
-        last_s = self.generation_started_s
-        if not self._is_due or not is_free or (last_s is not None and now_s < last_s + APART_S):
+        not_before_s = self._not_before_s
+        if not self._is_due or not is_free or (not_before_s is not None and now_s < not_before_s):
             return []
-        if self._root not in self.living:
+        if self._root not in self.living or not self._all_are_connected:
             return []
         return self._start(now_s)
 
@@ -255,10 +294,13 @@ class TreeControl:
         ancestry = Ancestry(self.state.nodes, self.living, self._root)
         lost = {node for node, since_s in self._dead_since_s.items() if now_s >= since_s + self._silence_s}
         generation = next_generation(self.state, self.state.generation + 1, ancestry, self._present(), lost)
-        self.state = replace(self.state, generation=generation.number, placement=generation.placement)
+        self.state = replace(
+            self.state, generation=generation.number, placement=generation.placement, members=generation.tree.nodes
+        )
         self.generation, self.generation_started_s = generation, now_s
         self.recoveries += 1
         self._is_due = self._is_broken = False
+        self._link_lost_s = None
         self._unready = set(generation.tree.nodes)
         effects: list[Effect] = [StoreControl(self.state)]
         for node in generation.tree.nodes:

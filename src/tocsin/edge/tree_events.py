@@ -158,6 +158,8 @@ class SendFenced:
 
     node: EdgeNodeId
     run: int
+    known: int = 0
+    """The highest run of the node so far. A node that lost its folder and has a slow clock cannot know it."""
 
 
 @dataclass(frozen=True, slots=True)

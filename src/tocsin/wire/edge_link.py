@@ -145,9 +145,11 @@ class BeatAnswer(FromRoot, frozen=True, tag="beat_answer"):
 
 
 class Fenced(FromRoot, frozen=True, tag="fenced"):
-    """The root declared this run of the node dead. The node stops and registers again."""
+    """The root declared this run of the node dead. The node stops and registers again, with a higher run than these."""
 
     run: int
+    known: int = 0
+    """The highest run of the node that the root knows."""
 
 
 class GrantPublisher(FromRoot, frozen=True, tag="grant_publisher"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -135,5 +137,64 @@ def test_journal_deletes_segments_that_no_recovery_needs(tmp_path: Path) -> None
         journal.forget({"R": 10}, fed_before=log.end)
         await journal.close()
         assert len(segment_starts(tmp_path)) == 1
+
+    asyncio.run(run())
+
+
+def test_batch_that_was_stored_again_counts_once_after_a_restart(tmp_path: Path) -> None:
+    """The publisher moved away and came back, and the disk refused the record about it."""
+    log = EntryLog(tmp_path)
+    write(log, batch("a", 1), batch("a", 2))
+    log.note([LogEntry(log.end - 1, 0, 0, 0, "", "a", 0, None)], [Void("a")])
+    write(log, batch("a", 2), batch("a", 3))
+    log.close()
+    log = EntryLog(tmp_path)
+    assert stored(log) == [("a", 1), ("a", 2), ("a", 3)]
+    log.close()
+
+
+class SlowLog(EntryLog):
+    """Its fsyncs end when the test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.began, self.may_end = threading.Event(), threading.Event()
+
+    def write(self, records: Sequence[Record]) -> list[LogEntry]:
+        self.began.set()
+        assert self.may_end.wait(10)
+        return super().write(records)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_batch_that_is_being_written_does_not_count_after_its_publisher_has_moved(tmp_path: Path, known: bool) -> None:
+    """The next generation may start while an fsync runs. Another node counts the batch in it."""
+    counted: list[tuple[str, int]] = []
+
+    async def run() -> None:
+        log = SlowLog(tmp_path)
+        if known:
+            log.may_end.set()
+            write(log, batch("p", 1))
+            log.may_end.clear()
+            log.began.clear()
+
+        def on_stored(entry: LogEntry, record: Record) -> None:
+            counted.extend((item.publisher, item.number) for item in log.entries.values() if item == entry)
+
+        journal = EntryJournal(log, on_stored)
+        appending = asyncio.create_task(journal.append(batch("p", 2)))
+        await asyncio.to_thread(log.began.wait, 10)
+        assert journal.publishers == {"p"}
+        journal.void("p")
+        log.may_end.set()
+        await appending
+        assert counted == [] and journal.stored_through("p") == 0
+        assert (await journal.append(batch("p", 2))).number == 2, "the publisher has come back"
+        assert counted == [("p", 2)]
+        await journal.close()
+        reopened = EntryLog(tmp_path)
+        assert stored(reopened) == [("p", 2)]
+        reopened.close()
 
     asyncio.run(run())

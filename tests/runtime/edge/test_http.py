@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pyarrow as pa
 import pytest
 
 from tests.runtime.edge.edge_root import RunningRoot, running_root
+from tocsin.model.edge import EdgeNodeId
 from tocsin.runtime.edge.codecs import encode_generation
+from tocsin.wire.edge_link import LinkBroken, NodeMessage
 from tocsin.wire.errors import TocsinError
 
 STREAM = "CREATE EDGE STREAM Readings (meter STRING, ts TIMESTAMP, kwh DOUBLE) TIME ts;"
@@ -57,6 +60,31 @@ def test_readings_are_acknowledged_once_and_windows_reach_the_outbox(tmp_path: P
         assert latest.json() == {"stored_through": 3, "durable_through": 1}
 
     with_root(tmp_path, check)
+
+
+def test_node_without_its_disk_requests_the_batches_that_are_not_durable(tmp_path: Path) -> None:
+    """The publisher did not notice the restart, and continues with its next number."""
+
+    async def publish(root: RunningRoot, number: int, readings: list[dict[str, Any]]) -> httpx.Response:
+        headers = {"Tocsin-Publisher": "p", "Tocsin-Number": str(number), "Tocsin-Durable": "0"}
+        return await root.publish(readings, **headers)
+
+    async def before(root: RunningRoot) -> None:
+        await root.apply(STREAM + QUERY)
+        for number, reading in ((1, FIRST), (2, SECOND)):
+            assert (await publish(root, number, [reading])).is_success
+
+    async def after(root: RunningRoot) -> None:
+        reply = await publish(root, 3, [LATER])
+        assert reply.status_code == 409 and reply.json()["stored_through"] == 0, reply.text
+        for number, reading in ((1, FIRST), (2, SECOND), (3, LATER)):
+            assert (await publish(root, number, [reading])).is_success
+        await root.until(lambda status: status["outbox"] == 1)
+        assert await rows_in_outbox(root) == [WINDOW]
+
+    with_root(tmp_path, before)
+    shutil.rmtree(tmp_path / "data" / "log")
+    with_root(tmp_path, after)
 
 
 def test_restarted_root_continues_with_its_log_floors_and_queries(tmp_path: Path) -> None:
@@ -110,7 +138,9 @@ def test_wrong_readings_are_refused_with_a_reason(tmp_path: Path) -> None:
         unknown = await root.client.post("/v1/streams/Nothing/readings", json=[])
         assert unknown.status_code == 404 and "Nothing" in unknown.text
         for headers in ({"Tocsin-Number": "1"}, {"Tocsin-Publisher": "~root", "Tocsin-Number": "1"},
-                        {"Tocsin-Publisher": "p", "Tocsin-Number": "0"}):  # fmt: skip
+                        {"Tocsin-Publisher": "p", "Tocsin-Number": "0"},
+                        {"Tocsin-Publisher": "p", "Tocsin-Number": "1" * 5_000},
+                        {"Tocsin-Publisher": "p", "Tocsin-Number": "1", "Tocsin-Durable": "-1"}):  # fmt: skip
             assert (await root.publish([FIRST], **headers)).status_code == 400
         assert (await root.status())["nodes"][0]["raw_bytes"] == 0
 
@@ -187,5 +217,65 @@ def test_repeated_generation_leaves_the_connections_of_a_node_alone(tmp_path: Pa
         peers, generations = node.peers, node.generations
         node.receive(encode_generation(node.generation))
         assert node.peers is peers and node.generations == generations
+
+    with_root(tmp_path, check)
+
+
+def test_broken_link_is_reported_until_the_next_generation(tmp_path: Path) -> None:
+    """The first report is lost if the control connection broke at the same moment."""
+
+    async def check(root: RunningRoot) -> None:
+        node = root.server.node
+        assert node.generation is not None
+        number = node.generation.number
+        reported = asyncio.Event()
+
+        def lose(message: NodeMessage) -> None:
+            if isinstance(message, LinkBroken):
+                lost.append(message)
+                if len(lost) == 3:
+                    reported.set()
+
+        lost: list[LinkBroken] = []
+        send, node._control.send = node._control.send, lose  # type: ignore[method-assign]
+        node._on_link_lost(number, EdgeNodeId("leaf"), "the cable was pulled")
+        async with asyncio.timeout(10):
+            await reported.wait()
+        node._control.send = send  # type: ignore[method-assign]
+        assert set(lost) == {LinkBroken(number, "leaf")}
+        await root.apply(STREAM)
+        assert not node._broken
+
+    with_root(tmp_path, check)
+
+
+def test_small_body_with_huge_columns_is_refused(tmp_path: Path) -> None:
+    """A dictionary with one long value, and a million readings that refer to it."""
+
+    async def check(root: RunningRoot) -> None:
+        await root.apply(STREAM)
+        rows = 1_000_000
+        meters = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int8()), ["m" * 100_000])
+        table = pa.table({"meter": meters, "ts": pa.array([0] * rows, pa.timestamp("us")), "kwh": pa.nulls(rows)})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(table)
+        body = sink.getvalue().to_pybytes()
+        assert len(body) < 1 << 20
+        headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
+        reply = await root.client.post("/v1/streams/Readings/readings", content=body, headers=headers)
+        assert reply.status_code == 413, reply.text
+        names = pa.array([f"m{number}" for number in range(20_000)])
+        usual = table.set_column(0, "meter", pa.DictionaryArray.from_arrays(pa.array(range(20_000)), names).take(
+            pa.array([number % 20_000 for number in range(rows)])
+        ))  # fmt: skip
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, usual.schema) as writer:
+            writer.write_table(usual)
+        reply = await root.client.post(
+            "/v1/streams/Readings/readings", content=sink.getvalue().to_pybytes(), headers=headers
+        )
+        assert reply.is_success, "many readings with names from a dictionary"
+        assert (await root.publish([FIRST])).is_success
 
     with_root(tmp_path, check)

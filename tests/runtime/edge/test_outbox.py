@@ -11,8 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from tests.runtime.edge.edge_root import running_root
 from tests.runtime.edge.test_http import FIRST, LATER, QUERY, STREAM, WINDOW
+from tocsin.runtime.edge.outbox import OutboxPublisher
+from tocsin.runtime.edge.root_store import Results, RootStore
 
 
 class UnreliableGateway:
@@ -23,6 +27,8 @@ class UnreliableGateway:
         self.datasets: list[str] = []
         self.faults = ["unavailable", "answer lost"]
         """What happens to the next requests."""
+        self.unknown: set[str] = set()
+        """Datasets that do not exist."""
         self.requests = 0
         self.url = ""
 
@@ -41,6 +47,9 @@ def serving(gateway: UnreliableGateway) -> Iterator[None]:
             fault = gateway.faults.pop(0) if gateway.faults else None
             if fault == "unavailable":
                 self._answer(503, {"error": {"code": "not_ready", "message": "starting"}})
+                return
+            if self.path.split("/")[3] in gateway.unknown:
+                self._answer(404, {"error": {"code": "unknown_dataset", "message": "there is no such dataset"}})
                 return
             key = self.headers["Idempotency-Key"]
             replayed = key in gateway.stored
@@ -112,3 +121,74 @@ def test_results_wait_for_the_gateway_across_a_restart(tmp_path: Path) -> None:
     with serving(gateway):
         asyncio.run(after(f'[sink]\ngateway = "{gateway.url}"\n'))
     assert gateway.rows() == [WINDOW]
+
+
+class FullDisk(RootStore):
+    """Its next changes fail."""
+
+    faults = 2
+
+    def delete(self, number: int) -> None:
+        if self.faults:
+            self.faults -= 1
+            raise sa.exc.OperationalError("DELETE", {}, Exception("database or disk is full"))
+        super().delete(number)
+
+
+def test_outbox_goes_on_after_the_database_refused_a_change(tmp_path: Path) -> None:
+    async def run(gateway: UnreliableGateway, store: RootStore) -> None:
+        store.accept([Results("Use", "Uses", [b'{"n":1}', b'{"n":2}'], 2, 5)])
+        published = 0
+        both = asyncio.Event()
+
+        def count(_number: int) -> None:
+            nonlocal published
+            published += 1
+            if published == 2:
+                both.set()
+
+        publisher = OutboxPublisher(store, gateway.url, None, count)
+        publisher.start()
+        try:
+            async with asyncio.timeout(10):
+                await both.wait()
+        finally:
+            await publisher.stop()
+
+    gateway = UnreliableGateway()
+    gateway.faults = []
+    store = FullDisk(tmp_path / "root.sqlite")
+    with serving(gateway):
+        asyncio.run(run(gateway, store))
+    assert gateway.rows() == [{"n": 1}, {"n": 2}] and store.outbox_size() == 0
+    store.close()
+
+
+def test_missing_dataset_holds_up_its_own_results_only(tmp_path: Path) -> None:
+    async def run(gateway: UnreliableGateway, store: RootStore) -> None:
+        for number in range(3):
+            for dataset in ("Missing", "Uses"):
+                row = f'{{"n":{number}}}'.encode()
+                store.accept([Results(dataset, dataset, [row], 1, number)])
+        numbers: list[int] = []
+        publisher = OutboxPublisher(store, gateway.url, None, numbers.append)
+        publisher.start()
+        try:
+            async with asyncio.timeout(10):
+                while len(numbers) < 3:
+                    await asyncio.sleep(0.01)
+                assert set(gateway.datasets) == {"Uses"}
+                gateway.unknown = set()
+                while len(numbers) < 6:
+                    await asyncio.sleep(0.01)
+        finally:
+            await publisher.stop()
+        assert numbers == [2, 4, 6, 1, 3, 5]
+
+    gateway = UnreliableGateway()
+    gateway.faults, gateway.unknown = [], {"Missing"}
+    store = RootStore(tmp_path / "root.sqlite")
+    with serving(gateway):
+        asyncio.run(run(gateway, store))
+    assert store.outbox_size() == 0
+    store.close()

@@ -58,6 +58,9 @@ def edge(
 
 
 async def _run_node(file: Any, as_json: bool) -> None:
+    import gc
+
+    gc.disable()  # until `collect_garbage_rarely`: loading makes no garbage, and a restarted root is waited for
     from tocsin.runtime.edge.server import EdgeServer
     from tocsin.runtime.http.listening import collect_garbage_rarely
     from tocsin.web import PAGES

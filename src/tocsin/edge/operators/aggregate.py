@@ -175,6 +175,14 @@ class WindowAggregate:
             self._earliest_us = pc.min(self._folded.column(START)).as_py()
         return batches_of(closed if self._emits_parts else self._results(closed))
 
+    def on_idle(self) -> list[pa.RecordBatch]:
+        """Parts leave before their windows are complete; the final operator adds later ones."""
+        folded = self._fold() if self._emits_parts else None
+        if folded is None:
+            return []
+        self._folded, self._earliest_us = None, None
+        return batches_of(folded)
+
     def _results(self, closed: pa.Table) -> pa.Table:
         ordered = closed.sort_by([(name, "ascending") for name in (START, *self._keys)])
         starts = ordered.column(START)

@@ -42,6 +42,12 @@ class Operator(Protocol):
     def on_notify(self, watermark_us: int) -> list[pa.RecordBatch]:
         """The watermark has reached `notify_at()`."""
 
+    def on_idle(self) -> list[pa.RecordBatch]:
+        """All inputs are idle, and no other input waits for this operator any more.
+
+        Rows that a later operator needs in time leave now: it may close their windows before the next watermark.
+        """
+
     def notify_at(self) -> int | None:
         """The lowest watermark at which the operator has work to do; None if it waits for no watermark."""
 

@@ -81,6 +81,10 @@ class IntervalJoin:
                 self._sides[port] = kept.combine_chunks() if kept.num_rows else None
         return []
 
+    def on_idle(self) -> list[pa.RecordBatch]:
+        """The only operator for these rows keeps them until the next watermark."""
+        return []
+
     def snapshot(self) -> bytes:
         facts = {"late_rows": self.late_rows, "held": [side is not None for side in self._sides]}
         return pack(facts, [side for side in self._sides if side is not None])
@@ -159,6 +163,10 @@ class Sort:
             columns |= {f"valid{number}": rows.column(key).is_valid(), f"key{number}": rows.column(key)}
             keys += [(f"valid{number}", "ascending"), (f"key{number}", "ascending")]
         return pc.sort_indices(pa.table(columns), sort_keys=keys)
+
+    def on_idle(self) -> list[pa.RecordBatch]:
+        """The only operator for these rows keeps them until the next watermark."""
+        return []
 
     def snapshot(self) -> bytes:
         return pack({"late_rows": self.late_rows}, [] if self._rows is None else [self._rows])

@@ -95,6 +95,9 @@ class Stateless:
     def on_notify(self, watermark_us: int) -> list[pa.RecordBatch]:
         return []
 
+    def on_idle(self) -> list[pa.RecordBatch]:
+        return []
+
     def notify_at(self) -> int | None:
         return None
 

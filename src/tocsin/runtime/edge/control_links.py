@@ -65,6 +65,8 @@ class ControlClient:
                 failures += 1
                 if is_worth_logging(failures):
                     logger().warning("no connection to the root", root=self._root, reason=str(error))
+            except Exception as error:  # a message of the root cannot be handled: the next one perhaps can
+                logger().error("a message of the root failed", root=self._root, exc_info=error)
             finally:
                 self._channel = None
             await asyncio.sleep(_RETRY_S)

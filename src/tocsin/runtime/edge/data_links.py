@@ -76,6 +76,9 @@ class DataUplink:
                     reason = channel.refusal or reason
             except LOST as error:
                 reason = str(error) or type(error).__name__
+            except Exception as error:
+                reason = f"this node failed: {type(error).__name__}"
+                logger().error("a data connection failed", parent=self._parent, exc_info=error)
             if is_open or attempt == _ATTEMPTS:
                 break
             await asyncio.sleep(_RETRY_S)
@@ -87,11 +90,15 @@ class DataUplink:
         channel.on_sent = self._sent
         channel.send(wire.encode(wire.OpenData(self._node, self._generation)))
         sending = asyncio.create_task(self._send(channel))
+        serving = asyncio.create_task(channel.run(lambda message: self._receive(channel, message)))
         try:
-            await channel.run(lambda message: self._receive(channel, message))
+            done, _ = await asyncio.wait((sending, serving), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+            for task in (sending, serving):
+                task.cancel()
+            await asyncio.gather(sending, serving, return_exceptions=True)
 
     async def _send(self, channel: Channel) -> None:
         """Pieces that one turn of the event loop produced travel in one message."""

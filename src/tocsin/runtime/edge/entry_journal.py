@@ -7,6 +7,7 @@ waits for the next.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -41,9 +42,12 @@ class EntryJournal:
         self._log = log
         self._on_stored = on_stored
         self._waiting: list[_Waiting] = []
+        self._writing: list[_Waiting] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="entry-log")
         self._task: asyncio.Task[None] | None = None
         self._keep_from = 0
+        self._voiding: Counter[str] = Counter()
+        """Publishers whose `Void` waits: records of them that are being written do not count."""
         self._first_live: dict[str, int] = {}
         self._index_publishers()
         self.fsyncs = 0
@@ -62,12 +66,21 @@ class EntryJournal:
         except EntryLogError as error:
             raise TocsinError(Code.NOT_READY, f"the entry log cannot be written: {error}", retry_after_s=5) from None
 
+    @property
+    def publishers(self) -> frozenset[str]:
+        """The publishers of all batches that are here, also of those that are being written."""
+        pending = (waiting.record for waiting in (*self._writing, *self._waiting))
+        return frozenset(
+            {*self._log.stored_through, *(record.publisher for record in pending if isinstance(record, Readings))}
+        )
+
     def void(self, publisher: str) -> None:
-        """Forget the batches of the publisher, also after a restart."""
-        if publisher in self._log.stored_through:
+        """Forget the batches of the publisher, also after a restart. Batches that are being written do not count."""
+        if publisher in self.publishers:
             future: asyncio.Future[LogEntry] = asyncio.get_running_loop().create_future()
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._waiting.append(_Waiting(Void(publisher), 0, future))
+            self._voiding[publisher] += 1
             self._log.note([_nowhere(self._log.end - 1)], [Void(publisher)])
             self._first_live.pop(publisher, None)
             self._wake()
@@ -84,18 +97,22 @@ class EntryJournal:
                 with suppress(OSError):  # tried again after the next change of a floor
                     await loop.run_in_executor(self._thread, self._log.trim, keep_from)
                 continue
-            batch = self._next_batch()
+            batch = self._writing = self._next_batch()
             try:
                 records = [waiting.record for waiting in batch]
                 entries = await loop.run_in_executor(self._thread, self._log.write, records)
                 self.fsyncs += 1
                 self._note(entries, batch)
+                self._writing = []
                 if self._log.is_segment_full:
                     await loop.run_in_executor(self._thread, self._log.begin_segment)
             except EntryLogError as error:
                 logger().error("the entry log cannot be written", reason=str(error))
+                self._writing = []
                 for waiting in batch:
                     if not waiting.stored.done():
+                        if isinstance(waiting.record, Void):
+                            self._voiding[waiting.record.publisher] -= 1
                         waiting.stored.set_exception(error)
 
     def _next_batch(self) -> list[_Waiting]:
@@ -111,9 +128,12 @@ class EntryJournal:
 
     def _note(self, entries: Sequence[LogEntry], batch: Sequence[_Waiting]) -> None:
         for entry, waiting in zip(entries, batch, strict=True):
-            self._log.note([entry], [waiting.record])
+            if isinstance(waiting.record, Void):
+                self._voiding[waiting.record.publisher] -= 1
+            is_void = self._voiding[entry.publisher] > 0
+            self._log.note([entry], [Void(entry.publisher) if is_void else waiting.record])
             self.written_bytes += entry.size_bytes
-            if isinstance(waiting.record, Readings):
+            if isinstance(waiting.record, Readings) and not is_void:
                 self._first_live.setdefault(entry.publisher, entry.number)
             self._on_stored(entry, waiting.record)
             if not waiting.stored.done():

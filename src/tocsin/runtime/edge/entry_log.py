@@ -170,8 +170,9 @@ class EntryLog:
                 case Void(publisher):
                     self._forget(publisher)
                 case Readings(_, publisher, number):
-                    self.stored_through[publisher] = max(number, self.stored_through.get(publisher, 0))
-                    self.entries[entry.position] = entry
+                    if number > self.stored_through.get(publisher, 0):  # a repeat: a `Void` could not be written
+                        self.stored_through[publisher] = number
+                        self.entries[entry.position] = entry
                 case StreamWatermark():
                     self.entries[entry.position] = entry
 
@@ -193,6 +194,8 @@ class EntryLog:
             offset, position = self._size, self._next
             for record in records:
                 payload = _encode(record)
+                if len(payload) > _FRAME_BYTES:  # `_payload` would take it for damage
+                    raise EntryLogError(f"a record of {len(payload)} bytes is too large")
                 entries.append(_entry(position, self._starts[-1], offset, len(payload), record))
                 frames.append(_frame(offset, payload))
                 offset += len(frames[-1])
@@ -221,9 +224,13 @@ class EntryLog:
         frame = _frame(0, _encode(SegmentStart(dict(self.stored_through))))
         new = path.with_suffix(".new")
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        write_durably(fd, 0, [frame])
-        new.rename(path)
-        fsync_directory(self.folder)
+        try:
+            write_durably(fd, 0, [frame])
+            new.rename(path)
+            fsync_directory(self.folder)
+        except BaseException:
+            os.close(fd)
+            raise
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._size = fd, len(frame)

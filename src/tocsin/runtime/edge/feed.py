@@ -50,10 +50,13 @@ class EntryFeed:
         self._log = log
         self._operators = operators
         self.journal = EntryJournal(log, self._on_stored)
-        self._recent: dict[int, Record] = {}
+        self._recent: dict[int, tuple[Record, int]] = {}
+        """By position: stored records that wait to be handed in, with their size."""
         self._recent_bytes = 0
         self.cursor = 0
         """Everything before this position was handed in to the running generation."""
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called if readings can no longer be handed in. The process must end: it would acknowledge more of them."""
         self._more = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.waiting_bytes = sum(entry.size_bytes for entry in log.entries.values())
@@ -64,7 +67,7 @@ class EntryFeed:
             return
         self.waiting_bytes += entry.size_bytes
         if self._recent_bytes + entry.size_bytes <= _RECENT_BYTES:
-            self._recent[entry.position] = record
+            self._recent[entry.position] = (record, entry.size_bytes)
             self._recent_bytes += entry.size_bytes
         self._more.set()
 
@@ -72,6 +75,8 @@ class EntryFeed:
         """Hand in the records above the horizon of their stream. `sources` starts the sources after them."""
         self.stop()
         self.cursor = next(iter(self._log.entries), self._log.end)
+        for position in [position for position in self._recent if position not in self._log.entries]:
+            self._take_recent(position)
         self.waiting_bytes = sum(entry.size_bytes for entry in self._log.entries.values())
         self._task = asyncio.create_task(self._run(generation, dict(horizons_us), sources))
 
@@ -109,8 +114,10 @@ class EntryFeed:
                     self.waiting_bytes -= entry.size_bytes
         except EntryLogError as error:
             logger().error("the entry log cannot be read", reason=str(error))
+            self.on_failure()
         except Exception as error:
             logger().error("the feed of readings failed", exc_info=error)
+            self.on_failure()
 
     def _next_chunk(self, horizons_us: Mapping[str, int]) -> list[LogEntry]:
         """The next entries to hand in. Moves the cursor past those that need not be handed in."""
@@ -124,6 +131,7 @@ class EntryFeed:
                     size_bytes += entry.size_bytes
                 elif not chunk:
                     self.waiting_bytes -= entry.size_bytes
+                    self._take_recent(position)
             if not chunk:
                 self.cursor = position + 1
             if size_bytes > _READ_BYTES:
@@ -134,14 +142,18 @@ class EntryFeed:
         """The records of these entries, from memory or from disk."""
         records: dict[int, Record] = {}
         for entry in chunk:
-            if (recent := self._recent.pop(entry.position, None)) is not None:
-                self._recent_bytes -= entry.size_bytes
-                records[entry.position] = recent
+            if (record := self._take_recent(entry.position)) is not None:
+                records[entry.position] = record
         missing = [entry for entry in chunk if entry.position not in records]
         if missing:
             read = await self.journal.read(missing)
             records |= {entry.position: record for entry, record in zip(missing, read, strict=True)}
         return [records[entry.position] for entry in chunk]
+
+    def _take_recent(self, position: int) -> Record | None:
+        record, size_bytes = self._recent.pop(position, (None, 0))
+        self._recent_bytes -= size_bytes
+        return record
 
     def _hand_in(self, generation: int, record: Record) -> None:
         match record:

@@ -26,7 +26,7 @@ _SILENT_S = 10.0
 """The leases decide which nodes are dead; this limit only ends connections to machines that vanished."""
 _REASON_CHARACTERS = 120
 
-LOST = (OSError, TimeoutError, WebSocketException, WebSocketDisconnect, RuntimeError)
+LOST = (OSError, TimeoutError, WebSocketException, WebSocketDisconnect)
 """What a broken connection raises."""
 
 
@@ -122,20 +122,26 @@ class Accepted:
             return await self._receive()
 
     async def _receive(self) -> bytes:
-        message = await self._socket.receive()
+        try:
+            message = await self._socket.receive()
+        except RuntimeError as error:  # starlette: the connection is closed already
+            raise ConnectionError(str(error)) from None
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1006))
         data = message.get("bytes")
         return data if data is not None else (message.get("text") or "").encode()
 
     async def _send(self, message: bytes) -> None:
-        await self._socket.send_bytes(message)
+        try:
+            await self._socket.send_bytes(message)
+        except RuntimeError as error:
+            raise ConnectionError(str(error)) from None
 
     def channel(self, peer: str) -> Channel:
         return Channel(self._send, self._receive, peer)
 
     async def close(self, reason: str) -> None:
-        with suppress(*LOST):
+        with suppress(*LOST, RuntimeError):
             await self._socket.close(REFUSED if reason else 1000, reason[:_REASON_CHARACTERS])
 
 

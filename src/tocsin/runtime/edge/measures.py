@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tocsin.edge.messages import MessageType, PeerMessage
 from tocsin.model.edge import EdgeNodeId, OperatorId
@@ -45,6 +45,27 @@ class Rates:
         return (self.total - before) / (now_s - since_s) if now_s > since_s else 0.0
 
 
+class OverloadLog:
+    """How often this node was overloaded, and for how long. The load changes with each measurement and hand-over."""
+
+    def __init__(self, upper_pct: float) -> None:
+        self._upper_pct = upper_pct
+        self._since_s: float | None = None
+        self._longest_s = 0.0
+        self.total = 0
+
+    def look(self, load_pct: float, now_s: float) -> None:
+        if load_pct <= self._upper_pct:
+            self._longest_s, self._since_s = self.longest_s(now_s), None
+        elif self._since_s is None:
+            self._since_s = now_s
+            self.total += 1
+
+    def longest_s(self, now_s: float) -> float:
+        """The longest overload; one that lasts counts until now."""
+        return self._longest_s if self._since_s is None else max(self._longest_s, now_s - self._since_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Handover:
     """A hand-over that this node gave and that the taker accepted."""
@@ -64,23 +85,25 @@ class HandoverLog:
         self.total = 0
         self.pause_s = 0.0
         """Summed over all hand-overs."""
-        self._open: dict[tuple[EdgeNodeId, int], tuple[PeerMessage, float]] = {}
+        self._open: dict[EdgeNodeId, tuple[int, Handover, float]] = {}
+        """Taker → the number of the hand-over, what it gives, and when it began. A refused one stays until the next one
+        to the same taker, so it must not keep the state."""
 
     def note(self, message: PeerMessage, began_s: float, now_s: float) -> None:
         """A message to a neighbour: the request of a hand-over, or its end."""
         if message.handover is None:
             return
-        key = (message.receiver, message.handover)
-        if message.type is MessageType.OP_OFFER_TRANSFER_REQUEST:
-            self._open.setdefault(key, (message, began_s))
-        elif message.type is MessageType.CLEAR and key in self._open:
-            request, since_s = self._open.pop(key)
-            operators = tuple(parcel.operator for parcel in request.parcels)
-            size_bytes = sum(len(parcel.state) for parcel in request.parcels)
-            handover = Handover(operators, message.receiver, size_bytes, now_s - since_s)
-            self.recent.append(handover)
+        taker = message.receiver
+        number, begun, since_s = self._open.get(taker, (None, None, began_s))
+        if message.type is MessageType.OP_OFFER_TRANSFER_REQUEST and number != message.handover:
+            operators = tuple(parcel.operator for parcel in message.parcels)
+            size_bytes = sum(len(parcel.state) for parcel in message.parcels)
+            self._open[taker] = (message.handover, Handover(operators, taker, size_bytes, 0.0), began_s)
+        elif message.type is MessageType.CLEAR and number == message.handover and begun is not None:
+            del self._open[taker]
+            self.recent.append(replace(begun, pause_s=now_s - since_s))
             self.total += 1
-            self.pause_s += handover.pause_s
+            self.pause_s += now_s - since_s
 
     def forget_open(self) -> None:
         """A new generation starts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
@@ -40,6 +41,10 @@ class EdgeMetrics(Collector):
             "inbox_bytes": ("Data that waits to be processed", report.inbox_bytes),
             "backlog_bytes": ("Accepted readings that wait in the entry log", node.feed.waiting_bytes),
             "rows_per_second": ("Rows that arrive", report.rows_per_s),
+            "longest_overload_seconds": (
+                "The longest time above U_t, from its measurement",
+                node.overloads.longest_s(time.monotonic()),
+            ),
         }
         yield from _gauges(gauges)
         counters = {
@@ -48,6 +53,7 @@ class EdgeMetrics(Collector):
             "log_bytes": ("Bytes written to the entry log", node.feed.journal.written_bytes),
             "log_fsyncs": ("Fsyncs of the entry log", node.feed.journal.fsyncs),
             "generations": ("Generations that started here", node.generations),
+            "overloads": ("How often the load was measured above U_t", node.overloads.total),
             "handovers": ("Hand-overs that this node gave", node.handovers.total),
             "handover_pause_seconds": ("Seconds for which operators stood still in them", node.handovers.pause_s),
         }

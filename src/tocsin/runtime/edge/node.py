@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 
 import pyarrow as pa
 from starlette.websockets import WebSocket
@@ -21,6 +21,7 @@ from tocsin.edge.load import NodeBudget
 from tocsin.edge.member import Member
 from tocsin.edge.messages import PeerMessage, Piece
 from tocsin.edge.plan import Stream
+from tocsin.edge.rounds import Timing
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
 from tocsin.runtime.edge.codecs import decode_generation, encode_report
 from tocsin.runtime.edge.control_links import Control
@@ -29,7 +30,7 @@ from tocsin.runtime.edge.entry_log import EntryLog, StreamWatermark
 from tocsin.runtime.edge.feed import EntryFeed
 from tocsin.runtime.edge.identity import Identity
 from tocsin.runtime.edge.links import LOST, Accepted
-from tocsin.runtime.edge.measures import CpuBudget, HandoverLog, Rates
+from tocsin.runtime.edge.measures import CpuBudget, HandoverLog, OverloadLog, Rates
 from tocsin.runtime.edge.peer_links import PeerLinks
 from tocsin.runtime.edge.publishers import Publishers, Rejection, Stored
 from tocsin.runtime.edge.settings import NodeFile
@@ -42,6 +43,10 @@ BEAT_S = 0.5
 _TICK_S = 0.05
 _SLICE_S = 0.005
 """The event loop works at most this long before it looks at its connections."""
+
+_TIMING = Timing(repeat_s=10.0)
+"""A connection loses no message while it lasts, and a generation does not outlive it. So a hand-over is repeated only
+in case both ends misunderstand each other: a repetition would queue its state once more in front of the answer."""
 
 OnResult = Callable[[int, edge_node.EmitResult], None]
 """Called at the root with the generation and a result."""
@@ -62,6 +67,7 @@ class NodeProcess:
             self.name,
             budget,
             file.rules,
+            _TIMING,
             lease_s=settings.lease_s,
             silence_s=settings.publisher_idle_s,
             cpu_clock=time.thread_time,
@@ -69,20 +75,24 @@ class NodeProcess:
         log = EntryLog(file.data / "log")
         self._log = log
         self.feed = EntryFeed(log, self)
+        self.feed.on_failure = lambda: self.on_failure()
         self.publishers = Publishers(self.name, self.feed.journal, self._attach)
         self.sources = Sources(self, file.path.parent, self._report_position)
         self._uplink: DataUplink | None = None
         self._downlinks: dict[EdgeNodeId, DataDownlink] = {}
+        self._broken: dict[EdgeNodeId, None] = {}
+        """Neighbours whose connection broke in the current generation."""
         self.peers: PeerLinks | None = None
         """The negotiation with neighbours in the current generation."""
         self._cpu = CpuBudget(settings.cpu_share)
         self._rates = Rates()
         self.handovers = HandoverLog()
+        self.overloads = OverloadLog(file.rules.thresholds.upper_pct)
         self._work_event = asyncio.Event()
         self._room = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._late_rows = self._bytes_up = 0
-        """Of generations and connections that are over."""
+        self._bytes_up = 0
+        """Of connections that are over."""
         self.rejections: dict[str, int] = {}
         self.on_failure: Callable[[], None] = lambda: None
         """Called if a loop of the node fails: the process must end then."""
@@ -172,7 +182,7 @@ class NodeProcess:
                 case membership.StopGeneration():
                     self._stop_generation()
                 case membership.KeepPublishers(publishers):
-                    self.publishers.keep(publishers, frozenset(self._log.stored_through))
+                    self.publishers.keep(publishers, self.feed.journal.publishers)
                 case membership.ReportReady(number):
                     self._control.send(edge_link.Ready(number))
                 case membership.OpenLinks(number, parent):
@@ -201,7 +211,12 @@ class NodeProcess:
         self._count_rejection(code)
         logger().warning("rejected data", sender=sender, code=code)
         if EdgeNodeId(sender) in self._downlinks:  # a piece was lost: only a new generation has exact results
-            self._control.send(edge_link.LinkBroken(self._number, sender))
+            self._report_broken(EdgeNodeId(sender))
+
+    def _report_broken(self, peer: EdgeNodeId) -> None:
+        """Report it now and with every beat until the next generation: the control connection may be lost as well."""
+        self._broken[peer] = None
+        self._control.send(edge_link.LinkBroken(self._number, peer))
 
     def _count_rejection(self, code: str) -> None:
         self.rejections[str(code)] = self.rejections.get(str(code), 0) + 1
@@ -221,7 +236,8 @@ class NodeProcess:
                 self.publishers.retry_all()
             case edge_link.BeatAnswer(sent_s, floors_us):
                 self.handle(membership.LeaseAnswered(sent_s, floors_us))
-            case edge_link.Fenced(run):
+            case edge_link.Fenced(run, known):
+                self._identity.learn(known)
                 if run == self._identity.run:
                     self.handle(membership.FencedReceived())
             case edge_link.GrantPublisher(publisher, stream):
@@ -266,8 +282,11 @@ class NodeProcess:
 
     async def _beat(self) -> None:
         while True:
+            self._look_at_load()
             report = encode_report(self.report())
             self._control.send(edge_link.Beat(self._identity.run, time.monotonic(), self.member.runs, report))
+            for peer in self._broken:
+                self._control.send(edge_link.LinkBroken(self._number, peer))
             await asyncio.sleep(BEAT_S)
 
     async def _tick(self) -> None:
@@ -286,6 +305,11 @@ class NodeProcess:
                 self._in_generation(self._number, messages.PeriodElapsed())
             else:
                 self.member.edge_node.dataflow.measure(time.monotonic())
+            self._look_at_load()
+
+    def _look_at_load(self) -> None:
+        if (node := self.member.edge_node) is not None:
+            self.overloads.look(self.file.rules.load_pct(node.dataflow.usage()), time.monotonic())
 
     async def _work(self) -> None:
         while True:
@@ -339,7 +363,7 @@ class NodeProcess:
     def entry_stream(self, name: str) -> Stream:
         """The declaration of a stream. A stream enters wherever a publisher of it does. Raises `TocsinError`."""
         generation = self.member.generation
-        if generation is None or not self.member.runs:
+        if generation is None:
             raise TocsinError(Code.NOT_READY, "this node is joining the tree", retry_after_s=1)
         stream = generation.streams.get(name)
         if stream is None:
@@ -349,12 +373,19 @@ class NodeProcess:
         return stream
 
     async def store(
-        self, name: str, stream: Stream, batch: pa.RecordBatch, publisher: str | None, number: int | None
+        self,
+        name: str,
+        stream: Stream,
+        batch: pa.RecordBatch,
+        publisher: str | None,
+        number: int | None,
+        durable: int | None = None,
+        is_gone: Callable[[], Awaitable[bool]] | None = None,
     ) -> Stored:
         def may_answer() -> bool:
             return self.member.may_acknowledge(time.monotonic())
 
-        return await self.publishers.store(name, stream, batch, publisher, number, may_answer)
+        return await self.publishers.store(name, stream, batch, publisher, number, may_answer, durable, is_gone)
 
     async def promise(self, name: str, watermark_us: int) -> None:
         """No older reading of the stream will enter here."""
@@ -396,7 +427,7 @@ class NodeProcess:
     def _on_link_lost(self, number: int, peer: EdgeNodeId, reason: str) -> None:
         if number == self._number and self.member.runs and not self._stopping:
             logger().warning("a connection of the tree broke", node=self.name, peer=peer, reason=reason)
-            self._control.send(edge_link.LinkBroken(number, peer))
+            self._report_broken(peer)
 
     def _stop_generation(self) -> None:
         if self._uplink is not None:
@@ -406,6 +437,7 @@ class NodeProcess:
         for downlink in self._downlinks.values():
             downlink.close()
         self._downlinks.clear()
+        self._broken.clear()
         if self.peers is not None:
             self.peers.close()
         self.handovers.forget_open()
@@ -483,7 +515,7 @@ class NodeProcess:
             usage=Usage() if node is None else node.dataflow.usage(),
             inbox_bytes=0 if node is None else node.dataflow.inbox.size_bytes,
             rows_per_s=self._rates.per_s(time.monotonic()),
-            late_rows=0 if node is None else sum(node.dataflow.late_rows().values()),
+            late_rows=self.member.late_rows,
             bytes_up=self.bytes_up,
             raw_bytes=self.raw_bytes,
         )

@@ -113,6 +113,9 @@ class PeerLinks:
                     reason = await self.serve(channel)
             except LOST as error:
                 reason = str(error) or type(error).__name__
+            except Exception as error:
+                reason = f"this node failed: {type(error).__name__}"
+                logger().error("a peer connection failed", parent=parent, exc_info=error)
             if is_open or attempt == _ATTEMPTS:
                 break
             await asyncio.sleep(_RETRY_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,12 +24,23 @@ from tocsin.wire.errors import Code, TocsinError
 _GRANT_S = 15.0
 """How long a batch waits for the root's grant: a new generation may have to start first."""
 _RETRY_S = 0.5
+"""After a rejection: how long to wait for a grant before the next request for it."""
+_ANSWER_S = 3.0
+"""A request without an answer is repeated: the control connection may have been lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     stored_through: int
     durable_through: int
+
+
+class BatchesMissing(TocsinError):
+    """Earlier batches of the publisher are neither here nor durable: the publisher sends them first."""
+
+    def __init__(self, stored: Stored) -> None:
+        super().__init__(Code.IN_USE, f"send the batches from {stored.stored_through + 1} on first")
+        self.stored = stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,7 @@ class Rejection:
 
 class Publishers:
     def __init__(self, node: str, journal: EntryJournal, attach: Callable[[str, str], bool]) -> None:
-        """`attach` requests a grant from the root; it returns False if this node runs no generation."""
+        """`attach` requests a grant from the root; it returns False if no generation runs here: `retry_all` follows."""
         self._node = node
         self._journal = journal
         self._attach = attach
@@ -93,14 +104,25 @@ class Publishers:
         publisher: str | None,
         number: int | None,
         may_answer: Callable[[], bool],
+        durable: int | None = None,
+        is_gone: Callable[[], Awaitable[bool]] | None = None,
     ) -> Stored:
-        """Store a batch and return when its publisher may forget it or knows when it can. Raises `TocsinError`."""
+        """Store a batch and return when its publisher may forget it or knows when it can. Raises `TocsinError`.
+
+        `durable`: the publisher keeps its batches behind this number. This node may lack them: it has lost its disk, or
+        it has discarded them because another node owned the publisher for a while. Numbers without a gap show this.
+        The first number of an unknown publisher that does not say what is durable may be any. `is_gone`: the publisher
+        has ended the request; a request for its grant would take the publisher from the node that it uses now.
+        """
         publisher = publisher or self.own
         record = None
         async with self._locks[publisher]:
-            await self._ensure_grant(publisher, name)
-            known = self._journal.stored_through(publisher)
+            await self._ensure_grant(publisher, name, is_gone)
+            stored = self._journal.stored_through(publisher)
+            known = max(stored, durable or 0)
             number = known + 1 if number is None else number
+            if number > known + 1 and (stored or durable is not None):
+                raise BatchesMissing(Stored(known, self._journal.durable_through(publisher)))
             if number > known:
                 record = Readings(name, publisher, number, newest_us(batch, stream), encode_batch(batch))
                 await self._journal.append(record)
@@ -113,19 +135,34 @@ class Publishers:
             raise _later("this node lost its lease: send the batch again")
         return Stored(max(number, known), self._journal.durable_through(publisher))
 
-    async def _ensure_grant(self, publisher: str, stream: str) -> None:
+    async def _ensure_grant(self, publisher: str, stream: str, is_gone: Callable[[], Awaitable[bool]] | None) -> None:
+        key = (publisher, stream)
         with suppress(TimeoutError):
             async with asyncio.timeout(_GRANT_S):
-                while (publisher, stream) not in self._granted:
+                while key not in self._granted:
+                    if is_gone is not None and await is_gone():
+                        raise _later("the publisher has ended the request")
                     if not self._attach(publisher, stream):
-                        raise _later("this node is joining the tree")
-                    future: asyncio.Future[Rejection | None] = asyncio.get_running_loop().create_future()
-                    self._answers.setdefault((publisher, stream), []).append(future)
-                    rejection = await future
-                    if rejection is not None:
-                        await asyncio.sleep(_RETRY_S)
+                        await self._next_answer(key)  # when the generation runs
+                    elif await self._next_answer(key, _ANSWER_S) is not None:
+                        await self._next_answer(key, _RETRY_S)  # the grant may follow the rejection at once
                 return
         raise _later("the root has not granted the publisher to this node")
+
+    async def _next_answer(self, key: tuple[str, str], limit_s: float | None = None) -> Rejection | None:
+        """The root's next answer; None if it is a grant, or if there is none within the limit."""
+        future: asyncio.Future[Rejection | None] = asyncio.get_running_loop().create_future()
+        self._answers.setdefault(key, []).append(future)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            if future in (waiting := self._answers.get(key, [])):
+                waiting.remove(future)
+                if not waiting:
+                    del self._answers[key]
 
 
 def _later(reason: str) -> TocsinError:

@@ -14,6 +14,9 @@ import pyarrow.compute as pc
 from tocsin.edge.plan import Stream
 from tocsin.wire.errors import Code, TocsinError
 
+BATCH_BYTES = 256 << 20
+"""Most bytes of one batch. Compressed or dictionary-encoded columns can be far larger than the body that has them."""
+
 _TYPES: dict[str, Any] = {
     "STRING": str, "BOOLEAN": bool, "TINYINT": int, "SMALLINT": int, "INT": int, "BIGINT": int, "FLOAT": float,
     "DOUBLE": float, "DATE": date, "TIMESTAMP": datetime,
@@ -84,6 +87,8 @@ def from_arrow(body: bytes, stream: Stream) -> pa.RecordBatch:
 def conform(table: pa.Table, stream: Stream) -> pa.RecordBatch:
     """The declared columns of a table, cast to the declared types. Timestamps without a zone are in UTC."""
     schema = stream.arrow()
+    if table.nbytes + sum(_decoded_bytes(column) for column in table.columns) > BATCH_BYTES:
+        raise TocsinError(Code.TOO_LARGE, f"a batch has at most {BATCH_BYTES} bytes as plain columns")
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise TocsinError(Code.BAD_RECORDS, f"column {missing[0]} is missing")
@@ -94,6 +99,16 @@ def conform(table: pa.Table, stream: Stream) -> pa.RecordBatch:
         raise TocsinError(Code.BAD_RECORDS, f"the columns do not match the stream: {error}") from None
     batches = table.to_batches()
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _decoded_bytes(column: pa.ChunkedArray) -> int:
+    """An upper bound of the bytes of a column of dictionary-encoded strings as plain values; 0 for other columns."""
+    if not pa.types.is_dictionary(column.type):
+        return 0
+    values = column.type.value_type
+    if not (pa.types.is_string(values) or pa.types.is_large_string(values)):
+        return 0
+    return sum(len(chunk) * (pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0) for chunk in column.chunks)
 
 
 def _cast(column: Any, type_: pa.DataType) -> Any:

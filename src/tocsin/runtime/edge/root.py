@@ -232,7 +232,7 @@ class RootProcess:
         """Store the results that are due, one query at a time: each may lead to the next generation."""
         now_s = time.monotonic()
         for query, pending in list(self._pending.items()):
-            if query not in self.control.state.queries:
+            if not self._is_of_present_query(query, pending.generation):
                 del self._pending[query]  # it was dropped
                 continue
             due_s = pending.due_s()
@@ -245,6 +245,8 @@ class RootProcess:
                 continue
             batches, floor_us, pending.complete, pending.watermark_us = pending.complete, pending.watermark_us, [], None
             pending.accepted_s = now_s
+            if not batches and floor_us <= self.control.state.floors_us.get(query, floor_us - 1):
+                continue  # a new generation has not caught up yet
             results = await asyncio.to_thread(_results, query, self.dataset_of(query), batches, floor_us)
             await self._stored(self.store.accept, [results])
             self.result_rows[query] = self.result_rows.get(query, 0) + results.rows
@@ -253,6 +255,12 @@ class RootProcess:
             await self._carry_out([(effect, "", None) for effect in effects])
             if self.publisher is not None and results.batches:
                 self.publisher.wake()
+
+    def _is_of_present_query(self, name: str, number: int) -> bool:
+        """False if the query was dropped, also if another query of this name waits for the next generation."""
+        text, generation = self.control.state.queries.get(name), self.control.generation
+        is_current = generation is not None and generation.number == number
+        return text is not None and (not is_current or generation is None or text in generation.queries)
 
     async def _stored(self, store: Any, value: Any) -> None:
         """Retry until the database has stored the value: nothing may happen before that."""
@@ -280,9 +288,9 @@ class RootProcess:
                     self.links.send(receiver, wire.RunGeneration(number))
                 case events.SendBeatAnswer(receiver, sent_s, floors_us):
                     self.links.send(receiver, wire.BeatAnswer(sent_s, dict(floors_us)))
-                case events.SendFenced(receiver, run):
+                case events.SendFenced(receiver, run, known):
                     logger().warning("fenced a node", node=receiver, run=run)
-                    self.links.send(receiver, wire.Fenced(run))
+                    self.links.send(receiver, wire.Fenced(run, known))
                 case events.GrantPublisher(receiver, publisher, stream):
                     self.links.send(receiver, wire.GrantPublisher(publisher, stream))
                 case events.RejectRequest(code, reason) if node:

@@ -7,7 +7,7 @@ or below the floor, or neither.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,7 @@ class _State(msgspec.Struct):
     publishers: dict[str, tuple[str, list[str]]]
     sources: dict[str, _Source]
     placement: dict[str, str]
+    members: list[str] | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -148,12 +149,16 @@ class RootStore:
                 insert_many(connection, _OUTBOX, entries)
                 values = {"query": result.query, "floor_us": result.floor_us, "rows": result.rows}
                 statement = insert(_FLOORS).values(values)
-                more = {"floor_us": result.floor_us, "rows": _FLOORS.c.rows + result.rows}
+                # A publisher that has moved takes the watermark of a new generation back; results stay accepted.
+                floor_us = sa.func.max(_FLOORS.c.floor_us, result.floor_us)
+                more = {"floor_us": floor_us, "rows": _FLOORS.c.rows + result.rows}
                 connection.execute(statement.on_conflict_do_update(index_elements=["query"], set_=more))
 
-    def outbox(self, after: int = 0, limit: int = 100) -> list[OutboxEntry]:
-        """The oldest entries behind this number."""
+    def outbox(self, after: int = 0, limit: int = 100, without: Collection[str] = ()) -> list[OutboxEntry]:
+        """The oldest entries behind this number, for all datasets but these."""
         query = sa.select(_OUTBOX).where(_OUTBOX.c.number > after).order_by(_OUTBOX.c.number).limit(limit)
+        if without:
+            query = query.where(_OUTBOX.c.dataset.not_in(without))
         return [OutboxEntry(**row._mapping) for row in self._database.rows(query)]
 
     def outbox_size(self) -> int:
@@ -183,6 +188,7 @@ def _encoded(state: ControlState) -> _State:
             for name, source in state.sources.items()
         },
         placement={str(operator): str(node) for operator, node in state.placement.items()},
+        members=None if state.members is None else [str(node) for node in state.members],
     )
 
 
@@ -206,4 +212,5 @@ def _decoded(state: _State) -> ControlState:
             for name, source in state.sources.items()
         },
         placement={OperatorId(operator): EdgeNodeId(node) for operator, node in state.placement.items()},
+        members=None if state.members is None else tuple(map(EdgeNodeId, state.members)),
     )

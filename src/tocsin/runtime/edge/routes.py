@@ -5,6 +5,7 @@ Every request needs the secret of the tree, except /healthz. A node without a se
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -19,10 +20,11 @@ from starlette.types import ASGIApp, Scope
 from tocsin.edge.operators.contract import END_OF_TIME_US
 from tocsin.runtime.edge.metrics import EdgeMetrics
 from tocsin.runtime.edge.node import NodeProcess
+from tocsin.runtime.edge.publishers import BatchesMissing
 from tocsin.runtime.edge.readings import from_arrow, from_json
 from tocsin.runtime.edge.root import RootProcess
 from tocsin.runtime.edge.settings import EdgeSettings
-from tocsin.runtime.http.answers import ARROW, JSON, LARGE_BODY_BYTES, answer, read_body, read_json
+from tocsin.runtime.http.answers import ARROW, JSON, LARGE_BODY_BYTES, answer, error_body, read_body, read_json
 from tocsin.runtime.http.application import make_application
 from tocsin.runtime.http.audit import AuditLog, record_request
 from tocsin.runtime.http.authentication import AuthenticationMiddleware, token_of
@@ -35,6 +37,8 @@ from tocsin.wire.errors import Code, TocsinError
 
 PART = "edge node"
 _PUBLISHER_CHARACTERS = 128
+_THREAD_BYTES = 1 << 20
+"""A larger body is decoded in a thread."""
 _TREE = Caller("tree", "tree", frozenset({"admin"}))
 _QUIET = frozenset({"/v1/streams/{stream}/readings"})
 """Not in the audit log when they succeed."""
@@ -129,11 +133,18 @@ async def publish(request: Request, stream: str) -> Response:
     node = _context(request).node
     declared = node.entry_stream(stream)
     publisher, number = _publisher(request)
+    durable = _whole_number(request, "Tocsin-Durable", 0) if publisher is not None else None
     body = await read_body(request, LARGE_BODY_BYTES)
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-    batch = from_arrow(body, declared) if kind == ARROW else from_json(body, declared)
-    stored = await node.store(stream, declared, batch, publisher, number)
-    return answer({"stored_through": stored.stored_through, "durable_through": stored.durable_through})
+    decode = from_arrow if kind == ARROW else from_json
+    # While a large body is decoded, the node goes on with its beats and the connections of the tree.
+    is_large = len(body) > _THREAD_BYTES
+    batch = await asyncio.to_thread(decode, body, declared) if is_large else decode(body, declared)
+    try:
+        stored = await node.store(stream, declared, batch, publisher, number, durable, request.is_disconnected)
+    except BatchesMissing as missing:
+        return answer(asdict(missing.stored) | error_body(missing.code, missing.message), missing.code.status)
+    return answer(asdict(stored))
 
 
 @router.post("/v1/streams/{stream}/watermark", response_class=Response)
@@ -152,7 +163,7 @@ async def promise(request: Request, stream: str) -> Response:
 
 
 def _publisher(request: Request) -> tuple[str | None, int | None]:
-    publisher, number = request.headers.get("tocsin-publisher"), request.headers.get("tocsin-number")
+    publisher, number = request.headers.get("tocsin-publisher"), _whole_number(request, "Tocsin-Number", 1)
     if (publisher is None) != (number is None):
         raise TocsinError(Code.BAD_REQUEST, "Tocsin-Publisher and Tocsin-Number go together")
     if publisher is None or number is None:
@@ -162,9 +173,16 @@ def _publisher(request: Request) -> tuple[str | None, int | None]:
         raise TocsinError(
             Code.BAD_REQUEST, "Tocsin-Publisher: expected up to 128 characters, without ~ or source: in front"
         )
-    if not number.isascii() or not number.isdigit() or not 0 < int(number) < 2**63:
-        raise TocsinError(Code.BAD_REQUEST, "Tocsin-Number: expected a whole number from 1 on, rising with each batch")
-    return publisher, int(number)
+    return publisher, number
+
+
+def _whole_number(request: Request, header: str, least: int) -> int | None:
+    text = request.headers.get(header)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or not least <= int(text) < 2**63:
+        raise TocsinError(Code.BAD_REQUEST, f"{header}: expected a whole number from {least} on")
+    return int(text)
 
 
 # -- the tree ----------------------------------------------------------------------------------------------------------

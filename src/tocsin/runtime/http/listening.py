@@ -39,6 +39,7 @@ def collect_garbage_rarely() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)
+    gc.enable()
 
 
 class Server(uvicorn.Server):

@@ -167,7 +167,7 @@ class SlowLog(EntryLog):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_batch_that_is_being_written_does_not_count_after_its_publisher_has_moved(tmp_path: Path, known: bool) -> None:
+def test_batch_in_writing_does_not_count_after_its_publisher_moved(tmp_path: Path, known: bool) -> None:
     """The next generation may start while an fsync runs. Another node counts the batch in it."""
     counted: list[tuple[str, int]] = []
 

@@ -20,9 +20,7 @@ def test_run_rises_with_each_start(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert runs == [1_000_000, 1_000_001, 1_000_002]
 
 
-def test_node_without_its_folder_and_with_a_slow_clock_continues_behind_the_run_that_the_root_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_new_run_of_a_node_follows_the_one_that_the_root_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tocsin.runtime.edge.identity.time.time", lambda: 1_000.0)
     Identity(tmp_path).start_run()
     shutil.rmtree(tmp_path)

@@ -25,7 +25,7 @@ async def server(handle: Callable[[ServerConnection], Awaitable[None]]) -> Async
         yield f"http://127.0.0.1:{socket.getsockname()[1]}"
 
 
-def test_error_while_a_message_is_handled_is_not_taken_for_a_lost_connection() -> None:
+def test_error_of_a_handler_is_no_lost_connection() -> None:
     async def never(_message: bytes) -> None:
         await asyncio.Event().wait()
 

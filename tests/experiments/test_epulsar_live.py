@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tocsin.demo.topic_loops import run_live
+from tocsin.demo.topic_loops import run_live, start_of_moves
 from tocsin.experiments import runner
 from tocsin.experiments.epulsar_live import LIVE, SIMULATED, START_S, LiveLoops, rows_of
 from tocsin.experiments.runner import Row
@@ -103,6 +104,29 @@ def test_prediction_adds_the_measured_work_to_each_delivery() -> None:
         assert [at_s for at_s, _ in worked.latencies[name]] == [at_s for at_s, _ in latencies]
         expected = [latency_s + 0.003 for _, latency_s in latencies]
         assert [latency_s for _, latency_s in worked.latencies[name]] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("loop", ["paper", "tocsin"])
+def test_prediction_starts_moves_at_the_phase_of_the_live_run(loop: str) -> None:
+    setting = uav.UavSetting(
+        seed=5, swarms=3, members=3, duration_s=60.0, speed_m_per_s=150.0, followed_per_s=1.0, loop=loop
+    )
+    moves = uav.run(setting, moves_start_s=18.2).moves
+    assert moves
+    assert {round(move.at_s % 5.0, 6) for move in moves} == {3.2}
+
+
+def test_phase_of_the_moves_is_read_from_the_log() -> None:
+    began_at = datetime(2026, 11, 19, 12, 0, tzinfo=UTC)
+
+    def line(after_s: float, event: str = "topic moves") -> bytes:
+        at = (began_at + timedelta(seconds=after_s)).isoformat().replace("+00:00", "Z")
+        return f'{{"topic": "t", "event": "{event}", "timestamp": "{at}"}}\n'.encode()
+
+    of_before, of_others = line(-3.0), line(7.0, "topic moved")
+    assert start_of_moves(of_before + of_others, began_at) is None
+    found = start_of_moves(of_before + of_others + line(9.9) + line(15.1) + line(104.95), began_at)
+    assert found == pytest.approx(4.95)
 
 
 def test_measured_work_is_of_the_same_time() -> None:

@@ -9,10 +9,12 @@ import asyncio
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from tocsin.demo.topic_scenarios import LiveEpisode, run_scenario
@@ -22,7 +24,7 @@ from tocsin.experiments.runner import Row
 from tocsin.runtime.http.listening import loop_factory
 from tocsin.sim.kernel import seed_from
 from tocsin.sim.topics import mmog, uav
-from tocsin.sim.topics.control import LOOPS, Episode
+from tocsin.sim.topics.control import LOOPS, PERIOD_S, Episode
 from tocsin.sim.topics.scenario import Scenario, mmog_scenario, uav_scenario
 
 _MOVES: Final = 64
@@ -34,8 +36,8 @@ class _World:
     """One scenario, for both."""
 
     scenario: Scenario
-    simulate: Callable[[str, Sequence[tuple[float, float]]], Episode]
-    """With this loop and the measured work of the live run."""
+    simulate: Callable[[str, Sequence[tuple[float, float]], float | None], Episode]
+    """With this loop, the measured work of the live run and a time at which its moves started."""
     scaled: str
 
 
@@ -73,13 +75,33 @@ def _run(world: _World, loop: str, seed: int, out: Path, report_progress: Callab
         asyncio.Runner(loop_factory=loop_factory()) as run,
     ):
         live = run.run(run_scenario(scenario, loop, seed, Path(folder), report_progress))
-        (out / f"{loop}-coordinator.log").write_bytes((Path(folder) / "coordinator.log").read_bytes())
-    row = _live_row(live, loop, scenario.duration_s)
+        log = (Path(folder) / "coordinator.log").read_bytes()
+    (out / f"{loop}-coordinator.log").write_bytes(log)
+    moves_start_s = start_of_moves(log, live.began_at)
+    row = _live_row(live, loop, scenario.duration_s) | {"moves_start_s": moves_start_s}
     report_progress(f"{loop}: {row}")
     common = (1e3 * scenario.bound_s, scenario.occasions_s)
     rows = [row, *rows_of(LIVE, loop, live.episode, *common)]
     report_progress(f"{loop}: simulating the same scenario")
-    return rows + rows_of(SIMULATED, loop, world.simulate(loop, live.work), *common)
+    return rows + rows_of(SIMULATED, loop, world.simulate(loop, live.work, moves_start_s), *common)
+
+
+def start_of_moves(log: bytes, began_at: datetime) -> float | None:
+    """When the coordinator started moves, in seconds since the beginning: the median of the phases in its period.
+
+    The phase decides how long a message is late after a change: a change that comes just behind a plan waits a period
+    for the next one. None if no move started after the beginning.
+    """
+    starts_s = []
+    for line in log.splitlines():
+        if b'"topic moves"' in line:
+            at = datetime.fromisoformat(msgspec.json.decode(line)["timestamp"])
+            starts_s.append((at - began_at).total_seconds())
+    phases_s = np.array([start_s for start_s in starts_s if start_s > 0.0]) % PERIOD_S
+    if not len(phases_s):
+        return None
+    around = phases_s[0]  # phases lie on a circle: those around the first one have no jump
+    return float((around + np.median((phases_s - around + PERIOD_S / 2) % PERIOD_S - PERIOD_S / 2)) % PERIOD_S)
 
 
 def _live_row(live: LiveEpisode, loop: str, duration_s: float) -> Row:
@@ -97,8 +119,14 @@ def _live_row(live: LiveEpisode, loop: str, duration_s: float) -> Row:
     return row | {f"cpu_{name}": cores for name, cores in live.cpu.items()} | {"measured_s": duration_s - START_S}
 
 
-def _simulate(run: Callable[..., Episode], setting: Any, loop: str, work: Sequence[tuple[float, float]]) -> Episode:
-    return run(replace(setting, loop=loop), measured_work=work)
+def _simulate(
+    run: Callable[..., Episode],
+    setting: Any,
+    loop: str,
+    work: Sequence[tuple[float, float]],
+    moves_start_s: float | None,
+) -> Episode:
+    return run(replace(setting, loop=loop), measured_work=work, moves_start_s=moves_start_s)
 
 
 _UAV: Final = ("swarms", "members", "speed_m_per_s")

@@ -14,6 +14,7 @@ from array import array
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -63,6 +64,8 @@ class LiveEpisode:
     """Process → cores that it used."""
     work: list[tuple[float, float]]
     """(time, seconds that the processes worked on a message of a probe)"""
+    began_at: datetime
+    """When the scenario began, as processes write the time in their logs."""
 
 
 async def run_scenario(
@@ -135,7 +138,7 @@ class _Run:
             gc.freeze()
             gc.disable()  # a collection among a million messages would stop all clients
             began = self._cpu_s()
-            self._began_s = time.perf_counter()
+            self._began_s, began_at = time.perf_counter(), datetime.now(UTC)
             probing = (probe.run() for probe in self._probes)
             async with self._background(self._watch_homes(), self._change(), self._forget_old(), *probing):
                 await self._publish()
@@ -152,7 +155,7 @@ class _Run:
         late_p99_s = sorted(self._late_s)[int(0.99 * len(self._late_s))] if self._late_s else float("inf")
         episode = Episode(self.moves, [], self.deliveries)
         work = [sample for probe in self._probes for sample in probe.measured]
-        return LiveEpisode(episode, relay, coordinate_error, self.gaps, late_p99_s, used, work)
+        return LiveEpisode(episode, relay, coordinate_error, self.gaps, late_p99_s, used, work, began_at)
 
     @asynccontextmanager
     async def _background(self, *coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:

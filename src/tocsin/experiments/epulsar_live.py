@@ -82,6 +82,8 @@ class LiveLoops:
                 metrics |= {f"{loop}.{where}.{key}": own[key] for key in _KEYS}
                 compared.append((loop, where, *(own[key] for key in _SHOWN)))
             metrics |= {f"{loop}.live.{key}": value for key, value in facts.items()}
+            start_s = run.get("moves_start_s")
+            metrics[f"{loop}.live.moves_start_s"] = None if start_s is None or np.isnan(start_s) else float(start_s)
             for key in ("share_late", "longest_transient_s"):
                 here, there = found[LIVE][key], found[SIMULATED][key]
                 metrics[f"{loop}.ratio_{key}"] = here / there if here is not None and there else None
@@ -155,7 +157,7 @@ def _claims(loop: str, found: dict[str, dict[str, Any]], run: Any) -> list[Claim
                 predicted or 0.0,
                 unit,
                 missing=missing,
-                decided_by=f"the phases of the periods; the first {START_S:g} s do not count",
+                decided_by=f"the phases of the reports; the first {START_S:g} s do not count",
             )
         )
     return claims
@@ -180,7 +182,9 @@ _NOTES: Final = (
     f"The simulator runs the same places, rates, zones or groups, and seed. The first {START_S:g} s do not count in "
     "either. A live message also takes the work of client, relay and broker. A probe near each broker measures that "
     "work during the run, and the simulator adds what was measured at the same time to each delivery.",
-    "The phases of the paper's three periods are random in the simulator. Live, moves start half a period after the "
-    "plan, and homes and clients have whatever phase they began with. So the paper's loop can differ by chance.",
+    "The simulator starts moves at the phase of the live run, because the phase decides whether a change waits for the "
+    "next plan: a change that is simulated just before a plan, and happens just behind it, is late for a period "
+    "longer. The phases of the clients' reports, and in the paper's loop those of the homes, are random in the "
+    "simulator, and live whatever they began with. So figures can still differ by chance.",
     "A run in which the 99th percentile of the relay's own error exceeds 2 ms is invalid: its claims are not judged.",
 )

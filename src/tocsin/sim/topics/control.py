@@ -140,8 +140,12 @@ class TopicControl:
         self._generation = 0
         self.moves: list[MoveMade] = []
 
-    def start(self, clients: Sequence[str]) -> None:
-        """Start the periods. Clients report at random phases, because phones and drones are not synchronised."""
+    def start(self, clients: Sequence[str], moves_start_s: float | None = None) -> None:
+        """Start the periods. Clients report at random phases, because phones and drones are not synchronised.
+
+        `moves_start_s` is a time at which moves started in a live run: they start here at the same phase, and plans are
+        made as long before as in the coordinator. By default moves have the phase of the loop: see the module.
+        """
         kernel = self._world.kernel
         phases = kernel.stream("reports").uniform(0.0, PERIOD_S, len(clients) + len(self._brokers) + 2).tolist()
         for client in clients:
@@ -153,14 +157,19 @@ class TopicControl:
                         self._register(state.name, client, state.home)
             self._world.on_register.append(self._register)
         if self._loop.synchronised:
+            plan_s = GRACE_S if moves_start_s is None else moves_start_s % PERIOD_S
+            report_s = (plan_s - GRACE_S) % PERIOD_S
             for broker in self._brokers:
-                kernel.every(PERIOD_S, self._report_topics, broker, first_s=0.0, priority=LATE)
-            kernel.every(PERIOD_S, self._plan, first_s=GRACE_S, priority=LATE)
+                kernel.every(PERIOD_S, self._report_topics, broker, first_s=report_s, priority=LATE)
+            kernel.every(PERIOD_S, self._plan, first_s=plan_s, priority=LATE)
         else:
             for broker in self._brokers:
                 kernel.every(PERIOD_S, self._report_topics, broker, first_s=phases.pop(), priority=LATE)
-            kernel.every(PERIOD_S, self._plan, first_s=phases.pop(), priority=LATE)
-            kernel.every(PERIOD_S, self._migrate, first_s=phases.pop(), priority=LATE)
+            plan_s, migrate_s = phases.pop(), phases.pop()
+            if moves_start_s is not None:  # the coordinator starts the moves half a period after the plan
+                plan_s, migrate_s = (moves_start_s - PERIOD_S / 2) % PERIOD_S, moves_start_s % PERIOD_S
+            kernel.every(PERIOD_S, self._plan, first_s=plan_s, priority=LATE)
+            kernel.every(PERIOD_S, self._migrate, first_s=migrate_s, priority=LATE)
 
     def gateway_changed(self, client: str) -> None:
         if self._loop.reports_changes:

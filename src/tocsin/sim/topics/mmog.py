@@ -116,9 +116,13 @@ def regroup(setting: MmogSetting) -> Regrouping:
 
 
 def run(
-    setting: MmogSetting, policy: PartitionPolicy = plan, measured_work: Sequence[tuple[float, float]] = ()
+    setting: MmogSetting,
+    policy: PartitionPolicy = plan,
+    measured_work: Sequence[tuple[float, float]] = (),
+    moves_start_s: float | None = None,
 ) -> MmogEpisode:
-    """`measured_work`: (time, seconds of work on a message) of a live run that this one predicts; see `work`."""
+    """`measured_work`: (time, seconds of work on a message) of a live run that this one predicts; see `work`.
+    `moves_start_s`: a time at which its moves started; see `control`."""
     kernel = Kernel(setting.seed)
     places = places_of(setting)
     network = Network(kernel, places.delay_s)
@@ -156,7 +160,7 @@ def run(
 
     world.deliveries.on_delivery.append(on_delivery)
     agents.start()
-    control.start(players)
+    control.start(players, moves_start_s)
     phases, period_s = kernel.stream("publish"), 1.0 / setting.followed_per_s
     for player in players:
         first_s = float(phases.uniform(0.0, period_s))

@@ -166,9 +166,13 @@ def topics_of(swarm: int, uavs: list[str]) -> list[tuple[TopicName, list[str], l
 
 
 def run(
-    setting: UavSetting, policy: PartitionPolicy = plan, measured_work: Sequence[tuple[float, float]] = ()
+    setting: UavSetting,
+    policy: PartitionPolicy = plan,
+    measured_work: Sequence[tuple[float, float]] = (),
+    moves_start_s: float | None = None,
 ) -> UavEpisode:
-    """`measured_work`: (time, seconds of work on a message) of a live run that this one predicts; see `work`."""
+    """`measured_work`: (time, seconds of work on a message) of a live run that this one predicts; see `work`.
+    `moves_start_s`: a time at which its moves started; see `control`."""
     kernel = Kernel(setting.seed)
     places = edge_sites(setting.zones)
     with_cloud = np.full((setting.zones + 1, setting.zones + 1), CLOUD_DELAY_S)
@@ -206,7 +210,7 @@ def run(
 
     control = TopicControl(world, migrator, MANAGER, brokers, coordinate_of, policy=policy, loop=LOOPS[setting.loop])
     agents.start()
-    control.start(sorted(swarm_of))
+    control.start(sorted(swarm_of), moves_start_s)
 
     def change_zone(swarm: int, zone: int) -> None:
         zone_of[swarm] = zone

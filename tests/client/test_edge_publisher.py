@@ -26,6 +26,9 @@ class Nodes:
         self.stored: dict[str, int] = {}
         self.durable = 0
         self.tried: Tried = []
+        self.requests = 0
+        self.bad: set[int] = set()
+        """Batches that the node refuses for good."""
         self.refusals: list[httpx.Response] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -35,15 +38,21 @@ class Nodes:
         if request.url.path == "/healthz":
             return httpx.Response(200, json={"ok": True, "generation": 0 if node in self.joining else 7})
         number = int(request.headers["Tocsin-Number"])
-        self.tried.append((node, number))
+        last = number + int(request.headers.get("Tocsin-Batches", "1")) - 1
+        self.requests += 1
+        self.tried += [(node, each) for each in range(number, last + 1)]
         if self.refusals:
             return self.refusals.pop(0)
-        with pa.ipc.open_stream(request.content) as reader:
-            assert reader.read_all().to_batches() == [BATCH]
+        if self.bad & {*range(number, last + 1)}:
+            return httpx.Response(400, json={"code": "bad_records", "message": "no"})
+        body = pa.BufferReader(request.content)
+        for _ in range(number, last + 1):
+            assert pa.ipc.open_stream(body).read_all().to_batches() == [BATCH]
+        assert body.tell() == len(request.content)
         assert request.url.path == "/v1/streams/Readings/readings"
         assert request.headers["Tocsin-Publisher"] == "p"
-        self.stored[node] = number
-        return httpx.Response(200, json={"stored_through": number, "durable_through": self.durable})
+        self.stored[node] = last
+        return httpx.Response(200, json={"stored_through": last, "durable_through": self.durable})
 
 
 def run(nodes: Nodes, use: Callable[[EdgePublisher], Awaitable[None]], repeat_s: float = 60.0) -> None:
@@ -98,6 +107,50 @@ def test_publisher_sends_all_undurable_batches_again_at_the_parent() -> None:
 
     run(nodes, use)
     assert nodes.tried[3:] == [(PARENT, 2), (PARENT, 3), (PARENT, 4)], "batch 1 is durable"
+
+
+def test_batches_that_wait_together_share_a_request() -> None:
+    nodes = Nodes()
+
+    async def use(publisher: EdgePublisher) -> None:
+        for _ in range(100):
+            await publisher.enqueue(BATCH)
+        assert await publisher.send(BATCH) == 101
+        assert nodes.requests <= 4, "at most 64 batches each, the first perhaps alone"
+        requests = nodes.requests
+        nodes.dead = {OWN}
+        await publisher.send(BATCH)
+        assert nodes.requests == requests + 2, "102 batches again at the parent"
+
+    run(nodes, use)
+    assert nodes.tried == [*((OWN, number) for number in range(1, 102)), *((PARENT, n) for n in range(1, 103))]
+
+
+def test_large_batches_do_not_share_a_request() -> None:
+    nodes = Nodes()
+
+    async def use(publisher: EdgePublisher) -> None:
+        large = [await publisher.enqueue(pa.table({"text": ["x" * (700 << 10)]})) for _ in range(3)]
+        nodes.refusals = [httpx.Response(200, json={"stored_through": number}) for number in (1, 2, 3)]
+        assert [await stored for stored in large] == [1, 2, 3]
+
+    run(nodes, use)
+    assert nodes.requests == 3
+
+
+def test_refused_batch_does_not_fail_those_in_front_of_it() -> None:
+    nodes = Nodes()
+    nodes.bad = {3}
+
+    async def use(publisher: EdgePublisher) -> None:
+        stored = [await publisher.enqueue(BATCH) for _ in range(4)]
+        assert [await stored[0], await stored[1]] == [1, 2]
+        for refused in stored[2:]:
+            with pytest.raises(RequestRefused):
+                await refused
+
+    run(nodes, use)
+    assert nodes.stored == {OWN: 2}
 
 
 def test_publisher_returns_to_its_own_node() -> None:

@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from tocsin.demo.edge_scenarios import run_live
+from tocsin.demo.edge_scenarios import Calibration, run_live
 from tocsin.experiments.edge_rows import EdgeSelect
 
 _WINDOW = re.compile(r"WINDOW\(ts, '(\d+ \w+)'\)")
@@ -63,3 +63,14 @@ def test_page_lists_each_fault_with_its_recovery(report: dict[str, Any]) -> None
 def test_unknown_scenario_option_or_value_is_refused(tmp_path: Path, options: dict[str, str]) -> None:
     with pytest.raises(ValueError, match=r"ami-live|scenarios|many"):
         run_live(options, tmp_path, print)
+
+
+def test_factor_of_the_burst_follows_from_the_load_at_two_rates() -> None:
+    """A load of 10 % whatever the rate, and 5 % more for each multiple of the rate."""
+    calibration = Calibration(calm_pct=15.0, factor=3.0, higher_pct=25.0)
+    assert calibration.factor_for(125.0) == pytest.approx(23.0)
+    assert calibration.factor_for(15.0) == pytest.approx(1.0)
+
+
+def test_disturbed_calibration_does_not_make_the_burst_endless() -> None:
+    assert Calibration(calm_pct=20.0, factor=3.0, higher_pct=19.0).factor_for(120.0) == pytest.approx(21.0)

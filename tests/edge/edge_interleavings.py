@@ -30,6 +30,7 @@ from tocsin.policies.operators.transfer import TransferRules
 from tocsin.sim.edge.host import SizedHost
 
 RULES = TransferRules()
+ROOMY = TransferRules(makes_room=True)
 AT_ONCE = Timing(0.0, 0.0, 0.0)
 NO_NODE = EdgeNodeId("")
 
@@ -57,7 +58,9 @@ class Budget:
 class Network:
     """All nodes of a world, the messages between them and the budget of failures left."""
 
-    def __init__(self, world: World, sizes_pct: dict[OperatorId, float], budget: Budget) -> None:
+    def __init__(
+        self, world: World, sizes_pct: dict[OperatorId, float], budget: Budget, rules: TransferRules = RULES
+    ) -> None:
         self.world = world
         self.selection = OperatorSelection(world.graph, world.tree)
         self.sizes_pct = dict(sizes_pct)
@@ -73,7 +76,7 @@ class Network:
             placement = OperatorPlacement(node, self.selection, here, below)
             host = SizedHost(self.sizes_pct, here)
             self.nodes[node] = Negotiator(
-                placement, host, dict.fromkeys(world.tree.neighbours(node), 0), RULES, AT_ONCE
+                placement, host, dict.fromkeys(world.tree.neighbours(node), 0), rules, AT_ONCE
             )
         self.messages: list[PeerMessage] = []
         self.dead: dict[EdgeNodeId, set[OperatorId]] = {}
@@ -84,7 +87,7 @@ class Network:
     def fork(self) -> Network:
         """A copy of the network that shares immutable values, to be cheap."""
         handovers = [negotiator.handovers for negotiator in self.nodes.values()]
-        shared: list[Any] = [self.world, self.selection, RULES, AT_ONCE, *self.messages]
+        shared: list[Any] = [self.world, self.selection, RULES, ROOMY, AT_ONCE, *self.messages]
         shared += [negotiator.placement._available for negotiator in self.nodes.values()]
         shared += [message for node in handovers for message in (*node._decided.values(), *node._confirmed.values())]
         shared += [handover.message for node in handovers for handover in node.outgoing.values()]
@@ -239,6 +242,7 @@ def _fingerprint(negotiator: Negotiator) -> tuple[object, ...]:
     )
     return (
         _collecting(phase) if isinstance(phase, Collecting) else repr(phase),
+        negotiator.state.missing_room,
         sorted(placement.here),
         sorted(placement.leaving.items()),
         sorted(placement.unconfirmed),
@@ -248,4 +252,4 @@ def _fingerprint(negotiator: Negotiator) -> tuple[object, ...]:
 
 def _collecting(phase: Collecting) -> str:
     replies = sorted(repr(reply) for reply in phase.replies)
-    return f"{phase.round} {phase.band} {sorted(phase.waiting)} {replies}"
+    return f"{phase.round} {phase.band} {phase.least_pct} {sorted(phase.waiting)} {replies}"

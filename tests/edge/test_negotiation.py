@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.edge.edge_interleavings import Action, Budget, Network
+from tests.edge.edge_interleavings import ROOMY, RULES, Action, Budget, Network
 from tests.edge.edge_worlds import World, small_world
 from tocsin.edge.messages import (
     EdgeCode,
@@ -24,7 +24,7 @@ from tocsin.edge.negotiation import Negotiator
 from tocsin.edge.placement import OperatorPlacement, OperatorSelection
 from tocsin.edge.rounds import Collecting, Timing
 from tocsin.model.edge import EdgeNodeId, OperatorId, Transfer, Usage
-from tocsin.policies.operators.transfer import ReplyUrgency
+from tocsin.policies.operators.transfer import ReplyUrgency, TransferRules
 from tocsin.sim.edge.host import SizedHost
 
 TOP, MIDDLE, BOTTOM = EdgeNodeId("n0"), EdgeNodeId("n1"), EdgeNodeId("n2")
@@ -67,6 +67,47 @@ def test_overloaded_node_gives_an_operator_as_in_figures_12_and_13() -> None:
     assert A in world.nodes[BOTTOM].placement.here
     assert world.nodes[MIDDLE].host.usage() == Usage(55)
     assert not any(node.is_busy for node in world.nodes.values())
+
+
+def full_below_full(rules: TransferRules) -> Network:
+    places = {"a": "n2", "b": "n2", "c": "n1", "d": "n1"}
+    sizes = {OperatorId(name): size for name, size in (("a", 15.0), ("b", 55.0), ("c", 12.0), ("d", 40.0))}
+    return Network(small_world(CHAIN, places, {}), sizes, Budget(99, 99), rules)
+
+
+def test_node_without_room_for_its_child_makes_room_at_once() -> None:
+    world = full_below_full(ROOMY)
+    world.do(Action("period", BOTTOM))
+    assert deliver_all(world) == [
+        ("opOfferRequest", "n2", "n1"),
+        ("opOfferReply", "n1", "n2"),
+        ("opOfferRequest", "n1", "n0"),
+        ("Clear", "n2", "n1"),
+        ("opOfferReply", "n0", "n1"),
+        ("opOfferTransferRequest", "n1", "n0"),
+        ("opOfferTransferReply", "n0", "n1"),
+        ("Clear", "n1", "n0"),
+    ]
+    assert world.nodes[MIDDLE].host.usage() == Usage(40), "the child must give 20, so the node gives at most 20"
+    world.do(Action("period", BOTTOM))
+    deliver_all(world)
+    assert [world.nodes[node].host.usage() for node in (TOP, MIDDLE, BOTTOM)] == [Usage(12), Usage(55), Usage(55)]
+
+
+def test_node_without_room_waits_for_an_overload_of_its_own_in_the_thesis() -> None:
+    world = full_below_full(RULES)
+    for _ in range(3):
+        world.do(Action("period", BOTTOM))
+        deliver_all(world)
+    assert [world.nodes[node].host.usage() for node in (TOP, MIDDLE, BOTTOM)] == [Usage(0), Usage(52), Usage(70)]
+
+
+def test_node_that_accepts_all_offered_operators_makes_no_room() -> None:
+    world = full_below_full(ROOMY)
+    world.sizes_pct |= {OperatorId("a"): 5.0, OperatorId("b"): 60.0}
+    world.do(Action("period", BOTTOM))
+    assert ("opOfferRequest", "n1", "n0") not in deliver_all(world)
+    assert OperatorId("a") in world.nodes[MIDDLE].placement.here
 
 
 def test_underloaded_node_takes_operators_from_overloaded_neighbour_as_in_figure_14() -> None:

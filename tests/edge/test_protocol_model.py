@@ -11,15 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.edge.edge_interleavings import Budget, Network
+from tests.edge.edge_interleavings import ROOMY, RULES, Budget, Network
 from tests.edge.edge_worlds import World, small_world, worlds
 from tocsin.model.edge import OperatorId
+from tocsin.policies.operators.transfer import TransferRules
 
 PAIR = {"n1": "n0"}
 CHAIN = {"n1": "n0", "n2": "n1"}
 
 FULL_AND_EMPTY = small_world(PAIR, {"a": "n0", "b": "n0", "c": "n1"}, {})
 FULL_BETWEEN_EMPTY = small_world(CHAIN, {"a": "n1", "b": "n1", "c": "n2"}, {})
+FULL_BELOW_FULL = small_world(CHAIN, {"a": "n2", "b": "n2", "c": "n1", "d": "n1"}, {})
 FEEDING = small_world(PAIR, {"u": "n1", "v": "n0", "x": "n0", "y": "n1"}, {"u": ("v",)})
 
 CASES = {
@@ -31,6 +33,13 @@ CASES = {
     ),
     "a full node between two underloaded nodes": (
         FULL_BETWEEN_EMPTY, {"a": 8.0, "b": 54.0, "c": 30.0}, Budget(periods=2, time_outs=0, losses=1),
+    ),
+    "a node makes room for its child while messages are lost": (
+        FULL_BELOW_FULL, {"a": 15.0, "b": 55.0, "c": 12.0, "d": 40.0},
+        Budget(periods=1, time_outs=1, losses=1, repetitions=1),
+    ),
+    "a node that makes room, its child or its parent dies": (
+        FULL_BELOW_FULL, {"a": 15.0, "b": 55.0, "c": 12.0, "d": 40.0}, Budget(periods=1, time_outs=2, deaths=1),
     ),
     "a taker or a giver dies": (
         FULL_AND_EMPTY, {"a": 10.0, "b": 55.0, "c": 15.0}, Budget(periods=2, time_outs=1, deaths=1),
@@ -48,7 +57,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_every_interleaving_keeps_each_operator_at_one_node(case: str) -> None:
     world, sizes, budget = CASES[case]
-    first = Network(world, {OperatorId(operator): size for operator, size in sizes.items()}, budget)
+    rules = ROOMY if "room" in case else RULES
+    first = Network(world, {OperatorId(operator): size for operator, size in sizes.items()}, budget, rules)
     seen = {first.fingerprint()}
     pending = [first]
     moves = 0
@@ -68,8 +78,11 @@ def test_every_interleaving_keeps_each_operator_at_one_node(case: str) -> None:
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(worlds(most_nodes=6, most_operators=10), st.data())
-def test_random_walks_through_larger_worlds_keep_each_operator_at_one_node(world: World, data: st.DataObject) -> None:
+@pytest.mark.parametrize("rules", [RULES, ROOMY], ids=["as in the thesis", "making room"])
+@given(world=worlds(most_nodes=6, most_operators=10), data=st.data())
+def test_random_walks_through_larger_worlds_keep_each_operator_at_one_node(
+    rules: TransferRules, world: World, data: st.DataObject
+) -> None:
     operators = list(world.graph.downstream)
     sizes = {operator: float(data.draw(st.sampled_from([2, 5, 10, 20, 40]))) for operator in operators}
     changes = tuple(
@@ -77,7 +90,7 @@ def test_random_walks_through_larger_worlds_keep_each_operator_at_one_node(world
         for _ in range(data.draw(st.integers(0, 4)))
     )
     budget = Budget(periods=12, time_outs=8, losses=4, repetitions=3, deaths=1, changes=changes)
-    network = Network(world, sizes, budget)
+    network = Network(world, sizes, budget, rules)
     for _ in range(60):
         actions = list(network.actions())
         if not actions:

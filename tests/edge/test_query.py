@@ -107,6 +107,8 @@ def test_bounds_of_a_join_may_name_the_streams_in_either_order() -> None:
         ("CREATE EDGE QUERY x AS SELECT meter FROM Readings WHERE rand() > 0", QueryCode.UNSUPPORTED),
         ("CREATE EDGE QUERY x AS SELECT COUNT(DISTINCT meter) FROM Readings GROUP BY WINDOW(ts, '1 hour')",
          QueryCode.UNSUPPORTED),
+        ("CREATE EDGE QUERY x AS SELECT APPROX_COUNT_DISTINCT(meter, 0.01) FROM Readings GROUP BY WINDOW(ts, '1 hour')",
+         QueryCode.UNSUPPORTED),
         ("CREATE EDGE QUERY x AS SELECT COUNT(*) FROM Readings GROUP BY WINDOW(ts, '1 hour', '2 hours')",
          QueryCode.SYNTAX),
         ("CREATE EDGE QUERY x AS SELECT COUNT(*) FROM Readings GROUP BY WINDOW(ts, 'often')", QueryCode.SYNTAX),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.edge.edge_readings import STREAMS
+from tocsin.edge.detours import DETOUR_S, FAILURES, WITHIN_S
 from tocsin.edge.generations import ControlState, Generation, NodeReport, SourceSpec
 from tocsin.edge.tree_control import (
     ControlLost,
@@ -230,6 +231,37 @@ def test_moved_publisher_is_granted_after_its_former_owner_has_discarded_it() ->
     assert GrantPublisher(DISTRICT, "p", "Readings") in root.effects
 
 
+def test_publisher_of_a_dead_node_needs_no_second_generation() -> None:
+    root = running_tree()
+    root.handle(PublisherAttached(LEAF, "p", "Readings", root.number))
+    root.silent = {LEAF}
+    root.wait(5)
+    number = root.number
+    assert root.generation.awaited == {"p": (DISTRICT, ("Readings",))}
+    root.effects.clear()
+    root.handle(PublisherAttached(DISTRICT, "p", "Readings", number))
+    assert [type(effect) for effect in root.effects] == [StoreControl, GrantPublisher], "the new owner is stored first"
+    root.wait(3)
+    assert root.number == number
+    root.handle(PublisherAttached(ROOT, "p", "Readings", number))
+    root.wait(2)
+    assert root.number == number + 1, "now its owner lives and must discard its batches first"
+    assert root.generation.publishers == {"p": ROOT}
+
+
+def test_publisher_of_a_dead_node_is_granted_to_the_awaiting_node_only() -> None:
+    root = running_tree()
+    root.handle(PublisherAttached(LEAF, "p", "Readings", root.number))
+    root.silent = {LEAF}
+    root.wait(5)
+    number = root.number
+    root.effects.clear()
+    root.handle(PublisherAttached(ROOT, "p", "Readings", number))
+    assert root.number == number + 1 and root.generation.publishers == {"p": ROOT}
+    kinds = [type(effect) for effect in root.effects]
+    assert kinds.index(SendGeneration) < kinds.index(GrantPublisher), "the root was no entry before"
+
+
 def test_publisher_of_another_generation_is_rejected() -> None:
     root = running_tree()
     (rejected,) = root.handle(PublisherAttached(LEAF, "p", "Readings", root.number - 1))
@@ -275,6 +307,53 @@ def test_generations_start_at_least_a_second_apart() -> None:
     assert deadline_s is not None and deadline_s <= root.now_s + 1
     root.wait(1)
     assert root.number == first + 1
+
+
+def lose_link_again_and_again(root: Root, times: int) -> None:
+    for _ in range(times):
+        root.handle(LinkLost(LEAF, root.number, DISTRICT))
+        root.handle(LinkLost(DISTRICT, root.number, LEAF))
+        root.wait(1.5)
+
+
+def test_child_goes_around_a_link_that_fails_again_and_again() -> None:
+    root = running_tree()
+    lose_link_again_and_again(root, FAILURES - 1)
+    assert root.generation.tree.parents[LEAF] == DISTRICT, "both ends report the same failure"
+    lose_link_again_and_again(root, 1)
+    assert root.generation.tree.parents == {DISTRICT: ROOT, LEAF: ROOT}
+    number = root.number
+    root.wait(5)
+    assert root.number == number and root.control.is_running
+    root.wait(DETOUR_S)
+    root.handle(QueryDeployed(QUERY.replace("Use", "Again")))
+    root.wait(2)
+    assert root.generation.tree.parents[LEAF] == DISTRICT, "the link gets another try after a while"
+
+
+def test_rare_failures_of_a_link_do_not_add_up() -> None:
+    root = running_tree()
+    for _ in range(2 * FAILURES):
+        lose_link_again_and_again(root, 1)
+        root.wait(WITHIN_S)
+    assert root.generation.tree.parents[LEAF] == DISTRICT
+
+
+def test_parent_that_has_started_again_gets_its_child_back() -> None:
+    root = running_tree()
+    lose_link_again_and_again(root, FAILURES)
+    assert root.generation.tree.parents[LEAF] == ROOT
+    root.register(DISTRICT, run=2)
+    root.wait(2)
+    assert root.generation.tree.parents[LEAF] == DISTRICT
+
+
+def test_no_detour_leads_around_the_root() -> None:
+    root = running_tree()
+    for _ in range(2 * FAILURES):
+        root.handle(LinkLost(DISTRICT, root.number, ROOT))
+        root.wait(1.5)
+    assert root.generation.tree.parents == {DISTRICT: ROOT, LEAF: DISTRICT}
 
 
 def test_results_of_an_earlier_generation_are_refused() -> None:

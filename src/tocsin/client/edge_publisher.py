@@ -4,10 +4,11 @@
     async with EdgePublisher(nodes, "Readings", "meters-17", token) as publisher:
         number = await publisher.send(batch)                   # returns when a node has the batch on disk
 
-Batches are numbered from 1 and sent in order, one request at a time. The publisher keeps each batch until no recovery
-of the tree needs it (`durable_through` of an answer). At another node it sends all of them again, so that readings
-survive the loss of a node's disk. Nodes recognise repeats by the number. The publisher keeps its batches in memory: a
-program that must survive its own restart stores them itself and passes `first_number`.
+Batches are numbered from 1 and sent in order, one request at a time; batches that wait together share a request. The
+publisher keeps each batch until no recovery of the tree needs it (`durable_through` of an answer). At another node it
+sends all of them again, so that readings survive the loss of a node's disk. Nodes recognise repeats by the number. The
+publisher keeps its batches in memory: a program that must survive its own restart stores them itself and passes
+`first_number`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 _ARROW: Final = "application/vnd.apache.arrow.stream"
 _SHORTEST_S: Final = 0.1
 _LONGEST_S: Final = 1.0
+_REQUEST_BYTES: Final = 1 << 20
+"""Batches share a request up to this size."""
+_REQUEST_BATCHES: Final = 64
 _PROBE_S: Final = 1.0
 """How long a node may take to answer a probe."""
 
@@ -176,24 +180,32 @@ class EdgePublisher:
         except ClientError as error:
             await self._fail(error)
 
-    async def _wait_for_next(self) -> _Kept:
-        """The next batch, or the last one again if nothing was published for a while."""
+    async def _wait_for_next(self) -> list[_Kept]:
+        """The next batches, as many as a request takes, or the last one again if nothing was published for a while."""
         async with self._changed:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._repeat_s if self._kept else None):
                     await self._changed.wait_for(lambda: bool(self._kept) and self._kept[-1].number >= self._next)
             self._next = min(self._next, self._kept[-1].number)
         # Numbers have no gap, so the position follows from the number of the oldest kept batch.
-        return self._kept[max(0, self._next - self._kept[0].number)]
+        first = max(0, self._next - self._kept[0].number)
+        batches = [self._kept[first]]
+        size_bytes = len(batches[0].body)
+        for batch in itertools.islice(self._kept, first + 1, first + _REQUEST_BATCHES):
+            size_bytes += len(batch.body)
+            if size_bytes > _REQUEST_BYTES:
+                break
+            batches.append(batch)
+        return batches
 
-    async def _send_next(self, batch: _Kept) -> None:
+    async def _send_next(self, batches: list[_Kept]) -> None:
         await self._return_if_possible()
-        if self._next != batch.number:  # the publisher has just changed the node
+        if self._next != batches[0].number:  # the publisher has just changed the node
             return
         pause_s = _SHORTEST_S
         while True:
             try:
-                answer = await self._post(batch)
+                answer = await self._post(batches)
             except Unreachable as error:
                 if self._is_silent_too_long():
                     self._continue_at((self._place + 1) % len(self._addresses))
@@ -201,6 +213,11 @@ class EdgePublisher:
                 self.retries += 1
                 await self._sleep(max(pause_s, error.retry_after_s or 0.0) * random.uniform(1.0, 1.25))
                 pause_s = min(_LONGEST_S, 2 * pause_s)
+                continue
+            except ClientError:
+                if len(batches) == 1:
+                    raise
+                batches = batches[:1]  # only the batch that the node refuses must fail, not those in front of it
                 continue
             await self._acknowledge(answer)
             return
@@ -223,10 +240,13 @@ class EdgePublisher:
         if await self._answers_probe(self._addresses[0], in_tree=True):
             self._continue_at(0)
 
-    async def _post(self, batch: _Kept) -> _Stored:
-        """Send a batch and wait for the answer, as long as the node answers probes."""
-        headers = {"Tocsin-Number": str(batch.number), "Tocsin-Durable": str(self.durable_through)}
-        request = asyncio.ensure_future(self._http.post(self.address + self._path, content=batch.body, headers=headers))
+    async def _post(self, batches: list[_Kept]) -> _Stored:
+        """Send batches and wait for the answer, as long as the node answers probes."""
+        headers = {"Tocsin-Number": str(batches[0].number), "Tocsin-Durable": str(self.durable_through)}
+        if len(batches) > 1:
+            headers["Tocsin-Batches"] = str(len(batches))
+        body = b"".join(batch.body for batch in batches)
+        request = asyncio.ensure_future(self._http.post(self.address + self._path, content=body, headers=headers))
         try:
             while not request.done():
                 done, _ = await asyncio.wait((request,), timeout=self._patience_s)

@@ -28,11 +28,11 @@ class EdgeOptions:
     before_s: float = 20.0
     """Before the burst."""
     burst_s: float = 45.0
+    calibrate_s: float = 25.0
+    """Between the two, at a higher rate: the load at two rates shows which part of it grows with the rate."""
     burst_pct: float = 125.0
     """The burst: the load that the leaf would have without a limit, in percent of its budget. The factor of the rates
-    follows from the load before, so that the burst is the same on a faster machine. Not all work grows with the rate:
-    125 % were about 100 % in a run. The parent has room for half of it in one round, so much more cannot be relieved
-    within two periods."""
+    follows from the calibration, so that the burst is the same on a faster machine."""
     peaks: int = 6
     """Further queries per user in the burst."""
     cpu_share: float = 0.12

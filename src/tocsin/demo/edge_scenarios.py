@@ -10,10 +10,10 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby, pairwise
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any, Final
 
 from tocsin.demo.edge_faults import compared, run_faults
@@ -21,7 +21,7 @@ from tocsin.demo.edge_meters import DECLARATION
 from tocsin.demo.edge_options import EdgeOptions
 from tocsin.demo.edge_queries import BULK, figure_3, users_above
 from tocsin.demo.edge_tree import TreeSettings
-from tocsin.demo.edge_world import EdgeWorld, Look, edge_world
+from tocsin.demo.edge_world import EdgeWorld, Feeder, Look, edge_world
 from tocsin.experiments import runner
 from tocsin.experiments.ami_live import BURST, FAULTS, WITHOUT, LiveEdge
 from tocsin.experiments.edge_rows import Reference, in_spark
@@ -112,13 +112,13 @@ async def _burst(
     reference: Reference,
 ) -> dict[str, float]:
     """Multiply the rates of all meters at one leaf."""
-    await asyncio.sleep(options.before_s)
     leaf = world.tree.leaves[0]
     feeders = [feeder for feeder in world.feeders if feeder.leaf == leaf]
-    calm = [look.load_pct for look in world.looks if look.node == leaf and look.at_s >= time.time() - _BASE_S]
-    factor = options.burst_pct / max(1.0, median(calm))
+    calibration = await _calibrate(world, options, leaf, feeders)
+    factor = calibration.factor_for(options.burst_pct)
+    report_progress(f"{scenario}: {calibration}; {factor:.1f} times the rate should need {options.burst_pct:g} %")
     for feeder in feeders:
-        feeder.change_rate(factor)
+        feeder.change_rate(factor / calibration.factor)
     before = await _overloads(world)
     at_s = time.time()
     backlogs_s: list[float] = []
@@ -133,6 +133,9 @@ async def _burst(
     looks = [look for look in world.looks if at_s <= look.at_s <= until_s]
     facts = {
         "period_s": options.period_s,
+        "calm_load_pct": calibration.calm_pct,
+        "calibration_factor": calibration.factor,
+        "calibration_load_pct": calibration.higher_pct,
         "burst_factor": factor,
         "peak_load_pct": max((look.load_pct for look in looks), default=0.0),
         "overloads": sum(total for total, _ in after.values()) - sum(total for total, _ in before.values()),
@@ -150,6 +153,41 @@ async def _burst(
     if scenario == WITHOUT:  # its backlog may take minutes to drain
         return facts
     return facts | await compared(world, reference, report_progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The load of a leaf at two rates. A part of it does not grow with the rate: beats, and results of windows."""
+
+    calm_pct: float
+    factor: float
+    """The higher rate is so many times the calm one."""
+    higher_pct: float
+
+    def factor_for(self, load_pct: float) -> float:
+        """How many times the calm rate needs this load."""
+        growth_pct = (self.higher_pct - self.calm_pct) / (self.factor - 1.0)
+        # A leaf that hardly noticed the higher rate was disturbed meanwhile: at least a quarter of its load grows.
+        growth_pct = max(growth_pct, 0.25 * self.calm_pct, 1.0)
+        return 1.0 + (load_pct - self.calm_pct) / growth_pct
+
+    def __str__(self) -> str:
+        return f"load {self.calm_pct:.0f} %, {self.higher_pct:.0f} % at {self.factor:.1f} times the rate"
+
+
+async def _calibrate(world: EdgeWorld, options: EdgeOptions, leaf: str, feeders: list[Feeder]) -> Calibration:
+    """Measure the leaf at the calm rate and at a higher one, which must not overload it: no operator may move yet."""
+
+    async def mean_load_pct(seconds: float) -> float:
+        await asyncio.sleep(seconds)
+        since_s = time.time() - max(options.period_s, min(float(options.user_s), seconds - options.period_s))
+        return mean([look.load_pct for look in world.looks if look.node == leaf and look.at_s >= since_s] or [1.0])
+
+    calm_pct = await mean_load_pct(options.before_s)
+    factor = min(_HIGHER_FACTOR, max(_LEAST_FACTOR, _HIGHER_PCT / max(1.0, calm_pct)))
+    for feeder in feeders:
+        feeder.change_rate(factor)
+    return Calibration(calm_pct, factor, await mean_load_pct(options.calibrate_s))
 
 
 async def _overloads(world: EdgeWorld) -> dict[str, tuple[float, float]]:
@@ -170,8 +208,10 @@ def _by_node(looks: list[Look]) -> list[list[Look]]:
 
 
 _BACKLOG_S: Final = 0.5
-_BASE_S: Final = 8.0
-"""The load before the burst is the median of so many seconds."""
+_HIGHER_FACTOR: Final = 3.0
+_LEAST_FACTOR: Final = 1.2
+_HIGHER_PCT: Final = 45.0
+"""The higher rate of the calibration would need this load if all work grew with the rate."""
 _UPPER_PCT: Final = 60.0
 
 

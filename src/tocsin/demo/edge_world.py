@@ -25,6 +25,8 @@ from tocsin.model.edge import EdgeNodeId
 
 _LOOK_S: Final = 0.25
 _DRAIN_S: Final = 60.0
+_FIRST_US: Final = 250_000
+"""Event time of the first batch of each publisher."""
 _DEPLOY_S: Final = 30.0
 
 
@@ -63,12 +65,13 @@ class Feeder:
         self.group.change_rate(factor)
         self.turn_s /= factor
 
-    async def feed(self, until_us: int) -> None:
-        batch = self.group.readings(until_us)
-        if batch is not None:
-            self.raw.append(batch)
-            await self.publisher.enqueue(batch)
-        self.sent_us = until_us
+    async def feed(self, until_us: int) -> asyncio.Future[int] | None:
+        """The result is done when a node has the readings on disk; None if there are none."""
+        batch, self.sent_us = self.group.readings(until_us), until_us
+        if batch is None:
+            return None
+        self.raw.append(batch)
+        return await self.publisher.enqueue(batch)
 
     @property
     def waiting_bytes(self) -> int:
@@ -115,16 +118,26 @@ class EdgeWorld:
         self.queries += queries
 
     async def open_meters(self, opened: AsyncExitStack, load: MeterLoad) -> None:
-        """Connect a publisher for each group of meters. The queries must run already."""
-        start_us = time.time_ns() // 1_000
+        """Connect a publisher for each group of meters. The queries must run already.
+
+        All publishers are known to their entries before one of them goes on: an entry does not wait for a publisher
+        of which it has never heard, and connecting takes seconds on a busy machine. The first batch of each is shorter
+        than the lateness.
+        """
         groups = len(self.tree.leaves) * load.publishers
+        places: list[tuple[str, str, Place, EdgePublisher]] = []
         for number in range(groups):
             leaf = self.tree.leaves[number % len(self.tree.leaves)]
             place = Place(leaf, str(self.tree.tree.parents[EdgeNodeId(leaf)]))
             name = f"{leaf}-{number // len(self.tree.leaves) + 1}"
-            group = MeterGroup(name, place, load.meters // groups, load.rate_per_s, start_us, load.seed + number)
             publisher = await opened.enter_async_context(self.publisher(leaf, STREAM, name))
+            places.append((leaf, name, place, publisher))
+        start_us = time.time_ns() // 1_000
+        for number, (leaf, name, place, publisher) in enumerate(places):
+            group = MeterGroup(name, place, load.meters // groups, load.rate_per_s, start_us, load.seed + number)
             self.feeders.append(Feeder(leaf, group, publisher, load.turn_s))
+        first = [await feeder.feed(start_us + _FIRST_US) for feeder in self.feeders]
+        await asyncio.gather(*(stored for stored in first if stored is not None))
 
     def publisher(self, leaf: str, stream: str, name: str) -> EdgePublisher:
         return EdgePublisher(self.tree.path_up(leaf), stream, name, self.tree.token)

@@ -38,7 +38,6 @@ from tocsin.edge.inbox import (
 )
 from tocsin.edge.load import LoadMeter, NodeBudget
 from tocsin.edge.messages import Parcel, Piece
-from tocsin.edge.operators.contract import microseconds
 from tocsin.edge.plan import Entry, QueryPlan, Stage
 from tocsin.edge.uplink import Uplink
 from tocsin.model.edge import NOTHING, EdgeNodeId, OperatorId, Usage, total_usage
@@ -75,6 +74,9 @@ class Dataflow:
                 if isinstance(feeder, Entry) and feeder.node == node:
                     entries.setdefault(feeder.stream, []).append(plan)
         self.entries = EntryWatermarks(entries, self._floors_us, silence_s)
+        self._declared = {stream: readers[0].streams[stream] for stream, readers in entries.items()}
+        """The streams that enter here; all queries of a node have the same declarations."""
+        self._schemas = {stream: declared.arrow() for stream, declared in self._declared.items()}
         self._running: dict[OperatorId, HostedOperator] = {operator: self._create(operator) for operator in here}
         self._stopped: dict[OperatorId, HostedOperator] = {}
         """Operators that are frozen for a transfer, or held and not yet started."""
@@ -110,7 +112,7 @@ class Dataflow:
         operators = [reader for plan in plans for reader, _ in plan.fed_by[Entry(stream, self.node)]]
         if operators:
             self.entries.arrive(stream, publisher, now_s)
-            self._put(WaitingReadings(stream, batch, publisher, tuple(operators)))
+            self._put(WaitingReadings(stream, batch, publisher, tuple(operators), int(batch.nbytes)))
 
     def advance(self, stream: str, watermark_us: int) -> None:
         """Raise the watermark of a stream that enters here, so that a silent meter does not hold up the others."""
@@ -138,7 +140,7 @@ class Dataflow:
 
     def matches_declaration(self, stream: str, schema: pa.Schema) -> bool:
         """True if the queries that read the stream here expect these columns."""
-        return all(schema.equals(plan.streams[stream].arrow()) for plan in self.entries.plans_of(stream))
+        return stream not in self._schemas or schema.equals(self._schemas[stream])
 
     # Data is processed.
 
@@ -156,9 +158,8 @@ class Dataflow:
                 self._feed_entry(self.entries.wake(stream))
                 for plan in self.entries.plans_of(stream):
                     self._feed(plan, Entry(stream, self.node), batch, None)
-                times = [plan.streams[stream].time for plan in self.entries.plans_of(stream)]
-                newest_us = pc.max(microseconds(batch.column(times[0]))).as_py()
-                self.entries.process(stream, publisher, newest_us)
+                newest = pc.max(batch.column(self._declared[stream].time))  # of type timestamp("us"), as declared
+                self.entries.process(stream, publisher, newest.value)
                 self._feed_entry(self.entries.changed((stream,), now_s))
             case WaitingWatermark(None):
                 self.entries.finish_replay(now_s)

@@ -37,10 +37,8 @@ class WaitingReadings:
     publisher: str
     operators: tuple[OperatorId, ...]
     """The operators that the readings feed."""
-
-    @property
-    def size_bytes(self) -> int:
-        return int(self.batch.nbytes)
+    size_bytes: int
+    """Arrow computes it anew at each call, and the inbox needs it several times."""
 
 
 @dataclass(frozen=True, slots=True)

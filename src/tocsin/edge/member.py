@@ -22,7 +22,7 @@ from tocsin.edge.rounds import DEFAULT_TIMING, Timing
 from tocsin.model.edge import EdgeNodeId
 from tocsin.policies.operators.transfer import SCARCEST, TransferRules
 
-LIVE_RULES = TransferRules(measure=SCARCEST)
+LIVE_RULES = TransferRules(measure=SCARCEST, makes_room=True)
 
 # Events.
 

@@ -8,6 +8,8 @@ in `policies/operators/transfer.py`. This module checks each message, routes it,
 A busy node replies at once without transfers, where the thesis ignores the message [AMI listing 8] and lets the sender
 wait for all its replies. Beyond the thesis:
 
+- with `makes_room`, a node that cannot accept all that an overloaded neighbour must give away starts a round of its own
+  at once, so that the neighbour finds room in its next round;
 - every wait ends: missing replies count as empty, promises and expected operators expire;
 - two neighbours that send requests to each other at the same moment do not refuse each other for ever: an overloaded
   node precedes an underloaded one, then the smaller id; the other node withdraws its round and replies.
@@ -68,6 +70,10 @@ class Negotiator:
         return min((*phase, *self.handovers.deadlines_s()), default=None)
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
+        effects = self._on_event(event, now_s)
+        return effects + self._requests.make_room(now_s)
+
+    def _on_event(self, event: Event, now_s: float) -> list[Effect]:
         match event:
             case PeerMessageReceived(message):
                 return self._on_message(message, now_s)

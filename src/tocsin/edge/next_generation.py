@@ -16,10 +16,16 @@ class Ancestry:
     """The tree as the nodes describe it, dead nodes included, and which of its nodes live."""
 
     def __init__(
-        self, nodes: Mapping[EdgeNodeId, NodeRecord], living: Collection[EdgeNodeId], root: EdgeNodeId
+        self,
+        nodes: Mapping[EdgeNodeId, NodeRecord],
+        living: Collection[EdgeNodeId],
+        root: EdgeNodeId,
+        avoided: Collection[tuple[EdgeNodeId, EdgeNodeId]] = (),
     ) -> None:
+        """`avoided`: links (child, parent) that the tree does not use; the child goes to the next living ancestor."""
         self._nodes = nodes
         self._root = root
+        self._avoided = avoided
         self.members = {node for node in living if self.is_known(node)}
         """The living nodes all of whose ancestors are known. Other nodes wait until their parent has registered."""
 
@@ -28,12 +34,11 @@ class Ancestry:
         return next((other for other in self._path(node) if other in self.members), self._root)
 
     def tree(self) -> Tree:
-        parents = {
-            node: self.nearest_living(parent)
-            for node in sorted(self.members - {self._root})
-            if (parent := self._nodes[node].parent) is not None
-        }
-        return Tree(parents, self._root)
+        return Tree({node: self._parent(node) for node in sorted(self.members - {self._root})}, self._root)
+
+    def _parent(self, node: EdgeNodeId) -> EdgeNodeId:
+        ancestors = (other for other in self._path(node)[1:] if other in self.members)
+        return next((other for other in ancestors if (node, other) not in self._avoided), self._root)
 
     def _path(self, node: EdgeNodeId) -> list[EdgeNodeId]:
         path = [node]

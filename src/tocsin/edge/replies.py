@@ -33,12 +33,16 @@ class RoundReplies:
     def _offer_reply(self, message: PeerMessage) -> PeerMessage:
         state, usage = self._state, self._state.host.usage()
         feasible = state.placement.feasible(message.transfers, message.sender)
+        accepted = policy.acceptable(feasible, usage, state.rules)
+        missing_pct = message.size_pct - state.rules.load_pct(total_usage(transfer.usage for transfer in accepted))
+        if state.rules.makes_room and missing_pct > 0.0 and len(accepted) < len(feasible):
+            state.missing_room = (message.sender, missing_pct)
         return state.message(
             MessageType.OP_OFFER_REPLY,
             message.sender,
             message.round,
             policy.acceptor_urgency(usage, state.rules),
-            transfers=policy.acceptable(feasible, usage, state.rules),
+            transfers=accepted,
         )
 
     def _demand_reply(self, message: PeerMessage) -> PeerMessage:

@@ -42,6 +42,8 @@ class Collecting:
     asked: tuple[EdgeNodeId, ...]
     waiting: set[EdgeNodeId]
     deadline_s: float
+    least_pct: float | None = None
+    """A giver that makes room for a neighbour gives until this load; None: until T_t."""
     replies: list[Reply] = field(default_factory=list)
 
 
@@ -78,6 +80,8 @@ class RoundState:
     timing: Timing
     epoch: int
     phase: Collecting | Promised | Expecting | None = None
+    missing_room: tuple[EdgeNodeId, float] | None = None
+    """The overloaded neighbour whose offer this node could not accept completely, and the missing load in percent."""
 
     def __post_init__(self) -> None:
         self.node = self.placement.node
@@ -148,24 +152,51 @@ class RoundRequests:
         round_ = RoundId(state.node, self._rounds + 1)
         requests: list[PeerMessage] = []
         if band is Band.OVERLOADED:
-            offers: dict[EdgeNodeId, tuple[Transfer, ...]] = {}
-            for transfer in policy.offered(state.available().values(), usage, state.rules):
-                if transfer.destination in state.peers:
-                    offers[transfer.destination] = (*offers.get(transfer.destination, ()), transfer)
-            requests = [
-                state.message(MessageType.OP_OFFER_REQUEST, peer, round_, transfers=transfers)
-                for peer, transfers in offers.items()
-            ]
+            requests = self._offers(usage, round_)
         elif band is Band.UNDERLOADED:
             size_pct = policy.demanded_pct(usage, state.rules)
             requests = [
                 state.message(MessageType.OP_DEMAND_REQUEST, peer, round_, size_pct=size_pct) for peer in state.peers
             ]
+        return self._begin(round_, band, requests, now_s)
+
+    def make_room(self, now_s: float) -> list[Effect]:
+        """Offer operators to the other neighbours, so that an overloaded neighbour finds room in its next round."""
+        state = self._state
+        if state.missing_room is None or state.is_busy:
+            return []
+        (neighbour, missing_pct), state.missing_room = state.missing_room, None
+        usage = state.host.usage()
+        least_pct = policy.room_pct(usage, missing_pct, state.rules)
+        round_ = RoundId(state.node, self._rounds + 1)
+        requests = self._offers(usage, round_, least_pct, besides=neighbour)
+        return self._begin(round_, Band.OVERLOADED, requests, now_s, least_pct)
+
+    def _offers(
+        self, usage: Usage, round_: RoundId, least_pct: float | None = None, besides: EdgeNodeId | None = None
+    ) -> list[PeerMessage]:
+        state = self._state
+        offers: dict[EdgeNodeId, tuple[Transfer, ...]] = {}
+        for transfer in policy.offered(state.available().values(), usage, state.rules, least_pct):
+            if transfer.destination in state.peers and transfer.destination != besides:
+                offers[transfer.destination] = (*offers.get(transfer.destination, ()), transfer)
+        # A neighbour that makes room needs the amount. A node that makes room itself requests no more of it.
+        is_excess = state.rules.makes_room and least_pct is None
+        size_pct = policy.excess_pct(usage, state.rules) if is_excess else 0.0
+        return [
+            state.message(MessageType.OP_OFFER_REQUEST, peer, round_, size_pct=size_pct, transfers=transfers)
+            for peer, transfers in offers.items()
+        ]
+
+    def _begin(
+        self, round_: RoundId, band: Band, requests: list[PeerMessage], now_s: float, least_pct: float | None = None
+    ) -> list[Effect]:
         if not requests:
             return []
         self._rounds += 1
         asked = tuple(request.receiver for request in requests)
-        state.phase = Collecting(round_, band, asked, set(asked), now_s + state.timing.reply_within_s)
+        deadline_s = now_s + self._state.timing.reply_within_s
+        self._state.phase = Collecting(round_, band, asked, set(asked), deadline_s, least_pct)
         return [SendPeerMessage(request) for request in requests]
 
     def on_order(self, ordered: Transfer, now_s: float) -> list[Effect]:
@@ -243,7 +274,7 @@ class RoundRequests:
     def _agreed(self, phase: Collecting) -> dict[EdgeNodeId, tuple[Transfer, ...]]:
         """The transfers that this node makes after an offer [AMI listing 5]."""
         state = self._state
-        return policy.agreed(phase.replies, state.host.usage(), state.available(), state.rules)
+        return policy.agreed(phase.replies, state.host.usage(), state.available(), state.rules, phase.least_pct)
 
     def _demanded(self, phase: Collecting) -> dict[EdgeNodeId, tuple[Transfer, ...]]:
         """The transfers to request [AMI listing 9]. This node loads the operators when they arrive, not before."""

@@ -162,7 +162,8 @@ class GroupedConverter:
         elif isinstance(item.this, exp.Column):
             column = self._scope.column(item.this)
         else:
-            raise QueryError("UNSUPPORTED", f"{item.sql('spark')}: aggregates take a column")
+            hint = ", and DISTINCT is APPROX_COUNT_DISTINCT" if isinstance(item.this, exp.Distinct) else ""
+            raise QueryError("UNSUPPORTED", f"{item.sql('spark')}: aggregates take a column{hint}")
         match item:
             case exp.Avg() if column is not None:
                 return Call("/", (self._column("sum", column), self._column("count", column)))
@@ -170,7 +171,10 @@ class GroupedConverter:
                 return self._column(type(item).__name__.lower(), column)
             case exp.Count() if not item.args.get("expressions"):
                 return self._column("count", column)
-        raise QueryError("UNSUPPORTED", f"{item.sql('spark')}: there are SUM, COUNT, MIN, MAX and AVG")
+            case exp.ApproxDistinct() if column is not None and not item.args.get("accuracy"):
+                return self._column("distinct", column)
+        known = "SUM, COUNT, MIN, MAX, AVG and APPROX_COUNT_DISTINCT(column)"
+        raise QueryError("UNSUPPORTED", f"{item.sql('spark')}: there are {known}")
 
     def _column(self, function: str, column: str | None) -> ColumnRef:
         aggregation = Aggregation(f"_{function}{len(self.aggregations)}", function, column)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from tocsin.edge.detours import Detours
 from tocsin.edge.generations import ControlState, Generation, NodeRecord, NodeReport, PublisherRecord, SourceRecord
 from tocsin.edge.layout import prepare
 from tocsin.edge.next_generation import Ancestry, next_generation
@@ -92,6 +93,9 @@ class TreeControl:
         """The current generation cannot work: the next one does not wait until all nodes are ready."""
         self._ungranted: dict[tuple[EdgeNodeId, str, str], None] = {}
         """Publishers (node, publisher, stream) that wait for the next generation."""
+        self._detours = Detours()
+        self._lost_links: set[tuple[EdgeNodeId, EdgeNodeId]] = set()
+        """The links (child, parent) that were lost in the current generation."""
         self._link_lost_s: float | None = None
         """When the first link of the current generation was lost."""
         self._restart_until_s: float | None = None
@@ -169,13 +173,7 @@ class TreeControl:
             case NodeReady(node, number):
                 return self._on_ready(node, number)
             case LinkLost(node, number, peer):
-                if (
-                    self.generation is not None
-                    and number == self.generation.number
-                    and {node, peer} <= set(self.living)
-                ):
-                    self._is_due = self._is_broken = True
-                    self._link_lost_s = now_s if self._link_lost_s is None else self._link_lost_s
+                self._on_link_lost(node, number, peer, now_s)
             case PublisherAttached():
                 return self._on_attached(event)
             case StreamDeclared(name, stream):
@@ -212,6 +210,17 @@ class TreeControl:
                 pass
         return []
 
+    def _on_link_lost(self, node: EdgeNodeId, number: int, peer: EdgeNodeId, now_s: float) -> None:
+        if self.generation is None or number != self.generation.number or not {node, peer} <= set(self.living):
+            return
+        self._is_due = self._is_broken = True
+        self._link_lost_s = now_s if self._link_lost_s is None else self._link_lost_s
+        parents = self.generation.tree.parents
+        link = (node, peer) if parents.get(node) == peer else (peer, node)  # both ends report the loss
+        if link not in self._lost_links:
+            self._lost_links.add(link)
+            self._detours.failed(link, now_s)
+
     # Members.
 
     def _on_registered(self, event: NodeRegistered, now_s: float) -> list[Effect]:
@@ -227,6 +236,7 @@ class TreeControl:
             return self._send_again(node, now_s)
         self.living[node] = LivingNode(now_s)
         self._dead_since_s.pop(node, None)
+        self._detours.forget(node)
         if self.generation is not None and node in self.generation.tree.nodes:
             self._is_broken = True
         record = NodeRecord(event.parent, event.run, event.address, event.streams)
@@ -264,6 +274,7 @@ class TreeControl:
         for node in [name for name, living in self.living.items() if now_s >= living.heard_s + self._limit_s]:
             del self.living[node]
             self._dead_since_s[node] = now_s
+            self._detours.forget(node)
             if self.generation is not None and node in self.generation.tree.nodes:
                 self._is_due = self._is_broken = True
 
@@ -291,7 +302,7 @@ class TreeControl:
         return self._start(now_s)
 
     def _start(self, now_s: float) -> list[Effect]:
-        ancestry = Ancestry(self.state.nodes, self.living, self._root)
+        ancestry = Ancestry(self.state.nodes, self.living, self._root, self._detours.links(now_s))
         lost = {node for node, since_s in self._dead_since_s.items() if now_s >= since_s + self._silence_s}
         generation = next_generation(self.state, self.state.generation + 1, ancestry, self._present(), lost)
         self.state = replace(
@@ -301,6 +312,7 @@ class TreeControl:
         self.recoveries += 1
         self._is_due = self._is_broken = False
         self._link_lost_s = None
+        self._lost_links.clear()
         self._unready = set(generation.tree.nodes)
         effects: list[Effect] = [StoreControl(self.state)]
         for node in generation.tree.nodes:
@@ -333,7 +345,7 @@ class TreeControl:
             return [RejectRequest("UNKNOWN_STREAM", f"there is no stream {stream!r}")]
         known = self.state.publishers.get(name)
         is_owner = known is not None and known.owner == node
-        is_entry = node in self.generation.entries.get(stream, ())
+        is_free = self._is_free_at(name, node, stream)
         self._ungranted[node, name, stream] = None
         effects: list[Effect] = []
         if known is None or not is_owner or stream not in known.streams:
@@ -341,11 +353,23 @@ class TreeControl:
             publishers = {**self.state.publishers, name: PublisherRecord(node, tuple(streams))}
             self.state = replace(self.state, publishers=publishers)
             effects.append(StoreControl(self.state))
-        if (known is None or is_owner) and is_entry and self.generation.publishers.get(name, node) == node:
+        if is_free and (known is None or is_owner or known.owner not in self.generation.tree.nodes):
             del self._ungranted[node, name, stream]
             return [*effects, GrantPublisher(node, name, stream)]
         self._is_due = True
         return effects
+
+    def _is_free_at(self, publisher: str, node: EdgeNodeId, stream: str) -> bool:
+        """True if the node may take the publisher in the current generation.
+
+        If the owner is dead, it cannot act in this generation, and no reading of the publisher has entered since the
+        start. So the node that waits for the publisher may take it: another generation would begin at the same state.
+        """
+        if self.generation is None or node not in self.generation.entries.get(stream, ()):
+            return False
+        owner = self.generation.publishers.get(publisher, node)
+        awaiting, streams = self.generation.awaited.get(publisher, (None, ()))
+        return owner == node or (awaiting == node and stream in streams and owner not in self.generation.tree.nodes)
 
     def _grants(self) -> list[Effect]:
         """Grant the publishers that the current generation includes; forget those that have moved on."""
@@ -354,7 +378,7 @@ class TreeControl:
         for node, name, stream in ungranted:
             known = self.state.publishers.get(name)
             if self.generation is not None and known is not None and known.owner == node:
-                if self.generation.publishers.get(name) == node and node in self.generation.entries.get(stream, ()):
+                if name in self.generation.publishers and self._is_free_at(name, node, stream):
                     granted.append(GrantPublisher(node, name, stream))
                 else:
                     self._ungranted[node, name, stream] = None

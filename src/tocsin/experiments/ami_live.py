@@ -71,7 +71,7 @@ def _burst(run: dict[str, Any]) -> list[Claim]:
     return [
         at_most(
             "overload-left", "[AMI §3.1]", seed, overloaded_s, limit_s, "s", decided_by=_CHOSEN,
-            missing="no node was overloaded",
+            missing="no node measured a load above U_t, so there was no overload to leave: raise burst_pct",
         ),
         at_least("operators-moved", "[AMI §3.1]", seed, run.get("moved"), 1.0, decided_by=_CHOSEN, missing=_NEVER),
         at_most(
@@ -187,6 +187,8 @@ _NOTES: Final = (
     "The queries are those of figure 3: the average per user, neighbourhood and district, and a filter for suspicious "
     "ones. The thesis states neither windows nor rates. The burst has further queries per user, so that a node "
     "has operators to give away.",
+    "The factor of the burst follows from the load at two rates before it (`calm_load_pct`, `calibration_load_pct`): "
+    "only a part of the load grows with the rate.",
     "The load of a node is the largest of memory, CPU and uplink, each in percent of its budget, as the node reports "
     "it every half second. `overloads` counts how often a node measured a load above U_t in the burst; `overloaded_s` "
     "is the longest time from such a measurement until the load was at or below U_t.",

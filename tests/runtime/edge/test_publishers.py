@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pytest
 
 from tests.edge.edge_readings import STREAMS
 from tocsin.runtime.edge.entry_journal import EntryJournal
-from tocsin.runtime.edge.entry_log import EntryLog, Readings
+from tocsin.runtime.edge.entry_log import EntryLog, EntryLogError, LogEntry, Readings, Record
 from tocsin.runtime.edge.publishers import BatchesMissing, Publishers, Rejection, Stored
 from tocsin.wire.errors import TocsinError
 
@@ -41,9 +41,15 @@ class Node:
         return True
 
     async def store(
-        self, number: int, durable: int | None = None, is_gone: Callable[[], Awaitable[bool]] | None = None
+        self,
+        number: int,
+        durable: int | None = None,
+        is_gone: Callable[[], Awaitable[bool]] | None = None,
+        count: int = 1,
     ) -> Stored:
-        return await self.publishers.store("Readings", STREAM, BATCH, "p", number, lambda: True, durable, is_gone)
+        return await self.publishers.store(
+            "Readings", STREAM, [BATCH] * count, "p", number, lambda: True, durable, is_gone
+        )
 
 
 def with_node(folder: Path, check: Callable[[Node], Awaitable[None]]) -> None:
@@ -67,6 +73,44 @@ def test_batch_behind_a_gap_is_refused_with_the_number_to_continue_from(tmp_path
         await node.store(2)
         assert (await node.store(3)).stored_through == 3
         assert node.stored == [1, 2, 3]
+
+    with_node(tmp_path, check)
+
+
+def test_batches_of_one_request_share_an_fsync_and_repeats_are_left_out(tmp_path: Path) -> None:
+    async def check(node: Node) -> None:
+        node.publishers.granted("p", "Readings")
+        await node.store(1)
+        fsyncs = node.journal.fsyncs
+        assert (await node.store(1, count=5)).stored_through == 5
+        assert node.stored == [1, 2, 3, 4, 5] and node.journal.fsyncs == fsyncs + 1
+        with pytest.raises(BatchesMissing):
+            await node.store(7, count=2)
+        assert (await node.store(2, count=3)).stored_through == 5, "all are repeats"
+        assert node.stored == [1, 2, 3, 4, 5] and node.publishers.rows == 5
+
+    with_node(tmp_path, check)
+
+
+def test_batches_of_one_request_are_stored_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(node: Node) -> None:
+        node.publishers.granted("p", "Readings")
+        write = node.log.write
+        limits = iter([2])
+
+        def refuse_more(records: Sequence[Record]) -> list[LogEntry]:
+            if len(records) > next(limits, 100):
+                raise EntryLogError("the disk is full")
+            return write(records)
+
+        monkeypatch.setattr(node.log, "write", refuse_more)
+        monkeypatch.setattr("tocsin.runtime.edge.entry_journal._BATCH_BYTES", 1)
+        with pytest.raises(TocsinError, match="disk is full"):
+            await node.store(1, count=3)
+        assert node.stored == [], "not even by another write: a later batch would stand behind a gap"
+        assert (await node.store(1, count=3)).stored_through == 3
 
     with_node(tmp_path, check)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tocsin.cli.console import AsJson, fail, failing_on_errors, note
-from tocsin.cli.processes import stop_event, unless_stopped
+from tocsin.cli.console import AsJson, note
+from tocsin.cli.demonstration import Demonstration, demonstrate
 
 if TYPE_CHECKING:
     from tocsin.demo.run import DemoRun
@@ -45,63 +45,26 @@ def demo(
 
     Prints the dashboard's address, and a report at the end. On a terminal the dashboard stays until Ctrl-C.
     """
-    import asyncio
-    import sys
-    import tempfile
-
     from tocsin.demo.report import problems
     from tocsin.demo.settings import DemoSettings, application_file
-    from tocsin.runtime.http.listening import loop_factory
-    from tocsin.runtime.http.logs import configure_logs
 
-    configure_logs("error")
-    with failing_on_errors(as_json):
-        try:
-            settings = DemoSettings(
-                application_file(application), out, subscribers, brokers, placement, balance, minutes, speed, seed, map
-            )
-            settings.check()
-            with (
-                tempfile.TemporaryDirectory(prefix="tocsin-demo-") as folder,
-                asyncio.Runner(loop_factory=loop_factory()) as runner,
-            ):
-                report = runner.run(_run(settings, Path(folder), stay=sys.stdout.isatty(), as_json=as_json))
-        except (OSError, ValueError) as error:
-            fail(as_json, str(error), code="bad_request")
-    if report is None:
-        fail(as_json, "stopped before the end", code="stopped")
-    if found := problems(report):
-        for problem in found:
-            note(f"tocsin: {problem}")
-        note(f"tocsin: the report and the logs are in {out}, the seed is {seed}")
-        raise typer.Exit(1)
+    def make(folder: Path) -> Demonstration:
+        from tocsin.demo.run import DemoRun
 
-
-async def _run(settings: DemoSettings, folder: Path, *, stay: bool, as_json: bool) -> dict[str, Any] | None:
-    """Run the demo and return its report, or None if a signal ends it. All processes are stopped at the end."""
-    from tocsin.demo.requests import explained
-    from tocsin.demo.run import DemoRun
-    from tocsin.wire.errors import TocsinError
-
-    run = DemoRun(settings, folder, note)
-    stop = stop_event()
-    try:
-        report = await unless_stopped(_run_day(run, settings, as_json), stop)
-        if report is not None and stay:
-            note(f"the dashboard stays at {run.dashboard}\nPress Ctrl-C to stop.")
-            await stop.wait()
-        return report
-    except Exception as error:
-        reason = explained(error)
-        if reason is None:
-            raise
-        logs = settings.out / "logs"
-        message = (
-            f"{reason.message}. The demo ended early; logs are in {logs}. Fewer --subscribers need less processor."
+        settings = DemoSettings(
+            application_file(application), out, subscribers, brokers, placement, balance, minutes, speed, seed, map
         )
-        raise TocsinError(reason.code, message) from error
-    finally:
-        await run.stop()
+        settings.check()
+        run = DemoRun(settings, folder, note)
+        return Demonstration(
+            run=lambda: _run_day(run, settings, as_json),
+            stop=run.stop,
+            page=lambda: f"the dashboard stays at {run.dashboard}",
+            out=out,
+            advice=" Fewer --subscribers need less processor.",
+        )
+
+    demonstrate(make, problems, out, as_json, remark=f", the seed is {seed}")
 
 
 async def _run_day(run: DemoRun, settings: DemoSettings, as_json: bool) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tocsin.cli.console import AsJson, fail, failing_on_errors, note
-from tocsin.cli.processes import stop_event, unless_stopped
+from tocsin.cli.console import AsJson, note
+from tocsin.cli.demonstration import Demonstration, demonstrate
 
 if TYPE_CHECKING:
     from tocsin.demo.edge_demo import EdgeDemo, EdgeDemoSettings
@@ -32,56 +32,21 @@ def edge_demo(
 
     Prints the address of the tree view, and a report at the end. On a terminal the page stays until Ctrl-C.
     """
-    import asyncio
-    import sys
-    import tempfile
-
     from tocsin.demo.edge_demo import EdgeDemoSettings, problems
-    from tocsin.runtime.http.listening import loop_factory
-    from tocsin.runtime.http.logs import configure_logs
 
-    configure_logs("error")
-    with failing_on_errors(as_json):
-        try:
-            settings = EdgeDemoSettings(out, nodes, meters, seconds)
-            with (
-                tempfile.TemporaryDirectory(prefix="tocsin-edge-demo-") as folder,
-                asyncio.Runner(loop_factory=loop_factory()) as runner,
-            ):
-                report = runner.run(_run(settings, Path(folder), stay=sys.stdout.isatty(), as_json=as_json))
-        except (OSError, ValueError) as error:
-            fail(as_json, str(error), code="bad_request")
-    if report is None:
-        fail(as_json, "stopped before the end", code="stopped")
-    if found := problems(report):
-        for problem in found:
-            note(f"tocsin: {problem}")
-        note(f"tocsin: the report and the logs are in {out}")
-        raise typer.Exit(1)
+    def make(folder: Path) -> Demonstration:
+        from tocsin.demo.edge_demo import EdgeDemo
 
+        settings = EdgeDemoSettings(out, nodes, meters, seconds)
+        demo = EdgeDemo(settings, folder, note)
+        return Demonstration(
+            run=lambda: _run_to_the_end(demo, settings, as_json),
+            stop=demo.stop,
+            page=lambda: f"the tree view stays at {demo.page}",
+            out=out,
+        )
 
-async def _run(settings: EdgeDemoSettings, folder: Path, *, stay: bool, as_json: bool) -> dict[str, Any] | None:
-    """Run the demo and return its report, or None if a signal ends it. All processes are stopped at the end."""
-    from tocsin.demo.edge_demo import EdgeDemo
-    from tocsin.demo.requests import explained
-    from tocsin.wire.errors import TocsinError
-
-    demo = EdgeDemo(settings, folder, note)
-    stop = stop_event()
-    try:
-        report = await unless_stopped(_run_to_the_end(demo, settings, as_json), stop)
-        if report is not None and stay:
-            note(f"the tree view stays at {demo.page}\nPress Ctrl-C to stop.")
-            await stop.wait()
-        return report
-    except Exception as error:
-        reason = explained(error)
-        if reason is None:
-            raise
-        message = f"{reason.message}. The demo ended early; logs are in {settings.out / 'logs'}."
-        raise TocsinError(reason.code, message) from error
-    finally:
-        await demo.stop()
+    demonstrate(make, problems, out, as_json)
 
 
 async def _run_to_the_end(demo: EdgeDemo, settings: EdgeDemoSettings, as_json: bool) -> dict[str, Any]:

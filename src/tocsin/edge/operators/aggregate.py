@@ -23,20 +23,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tocsin.edge.operators.contract import BEGINNING_OF_TIME_US, batches_of, microseconds, pack, unpack
+from tocsin.edge.operators.grouping import group
+from tocsin.edge.operators.sketch import REGISTERS, estimates, ranks
 
 _FOLD_ROWS = 8_192
 """Fold when more than this plus twice the folded rows are unfolded: folding then stays a constant share of the work."""
 START, END = "_window_start", "_window_end"
 _ROWS = "_rows"
 """In a part: the readings in it."""
+_REGISTER = "_register"
+"""Rows of a sketch: 512 times the number of the sketch plus the register. −1: a row of the other aggregates."""
 _FOLDED_BY = {"sum": "sum", "count": "sum", "min": "min", "max": "max"}
-_VALID = pc.ScalarAggregateOptions(skip_nulls=True, min_count=1)
-_OPTIONS = {"sum": _VALID, "count": pc.CountOptions(mode="only_valid"), "min": _VALID, "max": _VALID}
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """`function` is sum, count, min or max; `column` None counts rows. A mean is a sum divided by a count later."""
+    """`function` is sum, count, min, max or distinct (a sketch); `column` None counts rows.
+
+    A mean is a sum divided by a count later.
+    """
 
     output: str
     function: str
@@ -55,9 +60,14 @@ class WindowAggregate:
         self._slide_us = spec.slide_us
         self._reads_parts = spec.role.reads_parts
         self._emits_parts = spec.role.emits_parts
-        is_split = self._reads_parts or self._emits_parts
-        self._aggregations = (*spec.aggregations, Aggregation(_ROWS, "count")) if is_split else spec.aggregations
         self._outputs = spec.aggregations
+        self._sketches = tuple(item for item in spec.aggregations if item.function == "distinct")
+        self._aggregations = tuple(item for item in spec.aggregations if item.function != "distinct")
+        if self._reads_parts or self._emits_parts:
+            self._aggregations = (*self._aggregations, Aggregation(_ROWS, "count"))
+        self._group_keys = (START, *self._keys, *([_REGISTER] if self._sketches else []))
+        self._rank = f"v{len(self._aggregations)}"
+        """The column of the ranks of sketches."""
         self._folded: pa.Table | None = None
         self._unfolded: list[pa.Table] = []
         self._unfolded_rows = 0
@@ -79,13 +89,16 @@ class WindowAggregate:
         if batch.num_rows == 0:
             return []
         rows, starts = self._windows(times.to_numpy(zero_copy_only=False))
-        needed = starts + self._size_us > self._floor_us
-        if not needed.all():
+        if not len(starts):
+            return []
+        earliest_end_us = int(starts.min()) + self._size_us
+        if earliest_end_us <= self._floor_us:
+            needed = starts + self._size_us > self._floor_us
             rows = np.flatnonzero(needed) if rows is None else rows[needed]
             starts = starts[needed]
-        open_ = starts + self._size_us > watermark_us
         late: list[pa.RecordBatch] = []
-        if not open_.all():
+        if earliest_end_us <= watermark_us:
+            open_ = starts + self._size_us > watermark_us
             rows = np.arange(len(starts)) if rows is None else rows
             if self._emits_parts:
                 late = batches_of(self._parts(batch.take(pa.array(rows[~open_])), starts[~open_]))
@@ -124,12 +137,22 @@ class WindowAggregate:
         return rows[inside], starts[inside]
 
     def _parts(self, batch: pa.RecordBatch, starts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Table:
-        columns = {START: pa.array(starts)} | {key: batch.column(key) for key in self._keys}
-        for number, aggregation in enumerate(self._aggregations):
-            # A count of START, which has no nulls, counts rows.
-            source = columns[START] if aggregation.column is None else batch.column(aggregation.column)
-            columns[f"v{number}"] = source
-        return self._group(pa.table(columns), [aggregation.function for aggregation in self._aggregations])
+        keys = {START: pa.array(starts)} | {key: batch.column(key) for key in self._keys}
+        # A count of START, which has no nulls, counts rows.
+        values = [keys[START] if item.column is None else batch.column(item.column) for item in self._aggregations]
+        parts = group(keys, values, [item.function for item in self._aggregations])
+        if not self._sketches:
+            return parts
+        registers = pa.array(np.full(parts.num_rows, -1, np.int32))
+        tables = [parts.append_column(_REGISTER, registers)]
+        for number, sketch in enumerate(self._sketches):
+            value = batch.column(sketch.column)
+            known = {key: column.filter(value.is_valid()) for key, column in keys.items()}
+            register, rank = ranks(value.drop_null())
+            known[_REGISTER] = pc.add(register, pa.scalar(number * REGISTERS, pa.int32()))
+            tables.append(group(known, [rank], ["max"]).rename_columns([*known, self._rank]))
+        names = [*self._group_keys, *(f"v{number}" for number in range(len(self._aggregations) + 1))]
+        return pa.concat_tables(tables, promote_options="default").select(names)
 
     def _keep(self, parts: pa.Table) -> None:
         earliest_us = pc.min(parts.column(START)).as_py()
@@ -139,24 +162,17 @@ class WindowAggregate:
         if self._unfolded_rows > _FOLD_ROWS + 2 * (0 if self._folded is None else self._folded.num_rows):
             self._fold()
 
-    def _group(self, table: pa.Table, functions: list[str]) -> pa.Table:
-        """Apply one function to each column v0, v1, … per window and key.
-
-        One thread: a node shares its processor, and the order of groups must not vary between runs.
-        """
-        calls = [(f"v{number}", function, _OPTIONS[function]) for number, function in enumerate(functions)]
-        grouped = table.group_by([START, *self._keys], use_threads=False).aggregate(calls)
-        values = [grouped.column(f"{name}_{function}") for name, function, _ in calls]
-        names = [START, *self._keys, *(name for name, _, _ in calls)]
-        return pa.table([grouped.column(START), *(grouped.column(key) for key in self._keys), *values], names=names)
-
     def _fold(self) -> pa.Table | None:
         if self._unfolded:
             parts = self._unfolded if self._folded is None else [self._folded, *self._unfolded]
             self._folded = parts[0]
             if len(parts) > 1:
-                functions = [_FOLDED_BY[aggregation.function] for aggregation in self._aggregations]
-                self._folded = self._group(pa.concat_tables(parts, promote_options="permissive"), functions)
+                table = pa.concat_tables(parts, promote_options="permissive").combine_chunks()
+                functions = [_FOLDED_BY[item.function] for item in self._aggregations]
+                functions += ["max"] if self._sketches else []
+                keys = {key: table.column(key).chunk(0) for key in self._group_keys}
+                values = [table.column(f"v{number}").chunk(0) for number in range(len(functions))]
+                self._folded = group(keys, values, functions)
             self._unfolded, self._unfolded_rows = [], 0
         return self._folded
 
@@ -184,13 +200,27 @@ class WindowAggregate:
         return batches_of(folded)
 
     def _results(self, closed: pa.Table) -> pa.Table:
-        ordered = closed.sort_by([(name, "ascending") for name in (START, *self._keys)])
+        # Of each window and key the row of the other aggregates comes first: its register is −1.
+        ordered = closed.sort_by([(name, "ascending") for name in self._group_keys])
+        values, ordered = self._estimates(ordered) if self._sketches else ({}, ordered)
+        values |= {item.output: ordered.column(f"v{number}") for number, item in enumerate(self._aggregations)}
         starts = ordered.column(START)
         columns = {key: ordered.column(key) for key in self._keys}
-        columns |= {item.output: ordered.column(f"v{number}") for number, item in enumerate(self._outputs)}
+        columns |= {item.output: values[item.output] for item in self._outputs}
         columns[START] = starts.cast(pa.timestamp("us", "UTC"))
         columns[END] = pc.add(starts, self._size_us).cast(pa.timestamp("us", "UTC"))
         return pa.table(columns)
+
+    def _estimates(self, ordered: pa.Table) -> tuple[dict[str, pa.Array], pa.Table]:
+        """The estimates of each sketch, one per window and key, and the rows of the other aggregates."""
+        registers = ordered.column(_REGISTER).to_numpy()
+        groups = np.cumsum(registers < 0) - 1
+        sketched = {}
+        for number, sketch in enumerate(self._sketches):
+            rows = np.flatnonzero(registers // REGISTERS == number)
+            rank = ordered.column(self._rank).take(pa.array(rows)).to_numpy()
+            sketched[sketch.output] = estimates(groups[rows], rank, int(groups[-1]) + 1 if len(groups) else 0)
+        return sketched, ordered.filter(pa.array(registers < 0))
 
     def snapshot(self) -> bytes:
         folded = self._fold()

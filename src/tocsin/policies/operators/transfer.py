@@ -82,6 +82,9 @@ class ReplyUrgency(IntEnum):
 class TransferRules:
     thresholds: TransferThresholds = TransferThresholds()
     measure: LoadMeasure = MEMORY_ONLY
+    makes_room: bool = False
+    """Beyond the thesis: a node that cannot accept all that an overloaded neighbour must give away gives as much away
+    itself. In the thesis it waits until it is overloaded, or until a neighbour demands what it has above T_t."""
 
     def load_pct(self, usage: Usage) -> float:
         return self.measure.load_pct(usage)
@@ -96,9 +99,10 @@ class TransferRules:
         """True if the load is at most U_t. A taker checks this again when the operators arrive."""
         return self.load_pct(usage) <= self.thresholds.upper_pct + _ROUNDING_PCT
 
-    def may_give(self, usage: Usage, given: Usage) -> bool:
-        """True if the load stays at T_t or above without the usage `given`."""
-        return self.load_pct(usage - given) >= self.thresholds.target_pct - _ROUNDING_PCT
+    def may_give(self, usage: Usage, given: Usage, least_pct: float | None = None) -> bool:
+        """True if the load stays at T_t, or at `least_pct`, or above without the usage `given`."""
+        bound_pct = self.thresholds.target_pct if least_pct is None else least_pct
+        return self.load_pct(usage - given) >= bound_pct - _ROUNDING_PCT
 
 
 DEFAULT_RULES = TransferRules()
@@ -113,12 +117,27 @@ class Reply:
     transfers: tuple[Transfer, ...]
 
 
-def offered(transfers: Iterable[Transfer], usage: Usage, rules: TransferRules) -> tuple[Transfer, ...]:
+def offered(
+    transfers: Iterable[Transfer], usage: Usage, rules: TransferRules, least_pct: float | None = None
+) -> tuple[Transfer, ...]:
     """The transfers an overloaded node offers: each alone leaves it at T_t or above [AMI listing 3, lines 4–13].
 
     Like the listing this adds nothing up, and the sets may overlap.
     """
-    return tuple(transfer for transfer in transfers if rules.may_give(usage, transfer.usage))
+    return tuple(transfer for transfer in transfers if rules.may_give(usage, transfer.usage, least_pct))
+
+
+def excess_pct(usage: Usage, rules: TransferRules) -> float:
+    """The load that an overloaded node must give away to get to T_t."""
+    return rules.load_pct(usage) - rules.thresholds.target_pct
+
+
+def room_pct(usage: Usage, missing_pct: float, rules: TransferRules) -> float:
+    """Down to which load a node gives operators away to make room for a neighbour.
+
+    It may fall below L_t for a moment: the neighbour gives the room its load in the next round.
+    """
+    return max(0.0, rules.load_pct(usage) - missing_pct)
 
 
 def acceptable(transfers: Iterable[Transfer], usage: Usage, rules: TransferRules) -> tuple[Transfer, ...]:
@@ -143,8 +162,9 @@ def agreed(
     usage: Usage,
     available: Mapping[tuple[EdgeNodeId, tuple[OperatorId, ...]], Transfer],
     rules: TransferRules,
+    least_pct: float | None = None,
 ) -> dict[EdgeNodeId, tuple[Transfer, ...]]:
-    """The transfers an overloaded node makes to each neighbour, down to T_t [AMI listing 5].
+    """The transfers an overloaded node makes to each neighbour, down to T_t or `least_pct` [AMI listing 5].
 
     A transfer must still be available and share no operator with an earlier one. (Line 14 removes only the transfer
     itself, which would give an operator twice when sets overlap.)
@@ -157,7 +177,7 @@ def agreed(
             current = available.get((reply.sender, accepted.operators))
             if current is None or current.shares_operators_with(leaving_operators):
                 continue
-            if rules.may_give(usage - leaving, current.usage):
+            if rules.may_give(usage - leaving, current.usage, least_pct):
                 leaving = leaving + current.usage
                 leaving_operators.update(current.operators)
                 plan[reply.sender] = (*plan.get(reply.sender, ()), current)

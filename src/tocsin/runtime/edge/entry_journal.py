@@ -31,9 +31,15 @@ _BATCH_BYTES = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    record: Record
+    """Records that are written together: all or none."""
+
+    records: Sequence[Record]
     size_bytes: int
     stored: asyncio.Future[LogEntry]
+
+    @property
+    def voids(self) -> list[str]:
+        return [record.publisher for record in self.records if isinstance(record, Void)]
 
 
 class EntryJournal:
@@ -55,10 +61,10 @@ class EntryJournal:
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    async def append(self, record: Record) -> LogEntry:
-        """Return when the record is on disk. Raises `TocsinError` if the disk refuses it."""
-        size_bytes = len(record.batch) if isinstance(record, Readings) else 0
-        waiting = _Waiting(record, size_bytes, asyncio.get_running_loop().create_future())
+    async def append(self, *records: Record) -> LogEntry:
+        """Return when the records are on disk, with the last entry. Raises `TocsinError` if the disk refuses them."""
+        size_bytes = sum(len(record.batch) for record in records if isinstance(record, Readings))
+        waiting = _Waiting(records, size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._wake()
         try:
@@ -69,7 +75,7 @@ class EntryJournal:
     @property
     def publishers(self) -> frozenset[str]:
         """The publishers of all batches that are here, also of those that are being written."""
-        pending = (waiting.record for waiting in (*self._writing, *self._waiting))
+        pending = (record for waiting in (*self._writing, *self._waiting) for record in waiting.records)
         return frozenset(
             {*self._log.stored_through, *(record.publisher for record in pending if isinstance(record, Readings))}
         )
@@ -79,7 +85,7 @@ class EntryJournal:
         if publisher in self.publishers:
             future: asyncio.Future[LogEntry] = asyncio.get_running_loop().create_future()
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
-            self._waiting.append(_Waiting(Void(publisher), 0, future))
+            self._waiting.append(_Waiting([Void(publisher)], 0, future))
             self._voiding[publisher] += 1
             self._log.note([_nowhere(self._log.end - 1)], [Void(publisher)])
             self._first_live.pop(publisher, None)
@@ -99,7 +105,7 @@ class EntryJournal:
                 continue
             batch = self._writing = self._next_batch()
             try:
-                records = [waiting.record for waiting in batch]
+                records = [record for waiting in batch for record in waiting.records]
                 entries = await loop.run_in_executor(self._thread, self._log.write, records)
                 self.fsyncs += 1
                 self._note(entries, batch)
@@ -111,8 +117,7 @@ class EntryJournal:
                 self._writing = []
                 for waiting in batch:
                     if not waiting.stored.done():
-                        if isinstance(waiting.record, Void):
-                            self._voiding[waiting.record.publisher] -= 1
+                        self._voiding.subtract(waiting.voids)
                         waiting.stored.set_exception(error)
 
     def _next_batch(self) -> list[_Waiting]:
@@ -127,17 +132,22 @@ class EntryJournal:
         return batch
 
     def _note(self, entries: Sequence[LogEntry], batch: Sequence[_Waiting]) -> None:
-        for entry, waiting in zip(entries, batch, strict=True):
-            if isinstance(waiting.record, Void):
-                self._voiding[waiting.record.publisher] -= 1
-            is_void = self._voiding[entry.publisher] > 0
-            self._log.note([entry], [Void(entry.publisher) if is_void else waiting.record])
-            self.written_bytes += entry.size_bytes
-            if isinstance(waiting.record, Readings) and not is_void:
-                self._first_live.setdefault(entry.publisher, entry.number)
-            self._on_stored(entry, waiting.record)
+        written = iter(entries)
+        for waiting in batch:
+            self._voiding.subtract(waiting.voids)
+            for record in waiting.records:
+                entry = next(written)
+                self._note_record(entry, record)
             if not waiting.stored.done():
                 waiting.stored.set_result(entry)
+
+    def _note_record(self, entry: LogEntry, record: Record) -> None:
+        is_void = self._voiding[entry.publisher] > 0
+        self._log.note([entry], [Void(entry.publisher) if is_void else record])
+        self.written_bytes += entry.size_bytes
+        if isinstance(record, Readings) and not is_void:
+            self._first_live.setdefault(entry.publisher, entry.number)
+        self._on_stored(entry, record)
 
     # -- retention -----------------------------------------------------------------------------------------------------
 

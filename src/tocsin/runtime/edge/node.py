@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 import pyarrow as pa
 from starlette.websockets import WebSocket
@@ -376,7 +376,7 @@ class NodeProcess:
         self,
         name: str,
         stream: Stream,
-        batch: pa.RecordBatch,
+        batches: Sequence[pa.RecordBatch],
         publisher: str | None,
         number: int | None,
         durable: int | None = None,
@@ -385,7 +385,7 @@ class NodeProcess:
         def may_answer() -> bool:
             return self.member.may_acknowledge(time.monotonic())
 
-        return await self.publishers.store(name, stream, batch, publisher, number, may_answer, durable, is_gone)
+        return await self.publishers.store(name, stream, batches, publisher, number, may_answer, durable, is_gone)
 
     async def promise(self, name: str, watermark_us: int) -> None:
         """No older reading of the stream will enter here."""

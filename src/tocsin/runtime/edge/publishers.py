@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -100,40 +100,45 @@ class Publishers:
         self,
         name: str,
         stream: Stream,
-        batch: pa.RecordBatch,
+        batches: Sequence[pa.RecordBatch],
         publisher: str | None,
         number: int | None,
         may_answer: Callable[[], bool],
         durable: int | None = None,
         is_gone: Callable[[], Awaitable[bool]] | None = None,
     ) -> Stored:
-        """Store a batch and return when its publisher may forget it or knows when it can. Raises `TocsinError`.
+        """Store batches and return when their publisher may forget them or knows when it can. Raises `TocsinError`.
 
+        `number` is that of the first batch; the others follow without a gap. Either all are stored or none.
         `durable`: the publisher keeps its batches behind this number. This node may lack them: it has lost its disk, or
         it has discarded them because another node owned the publisher for a while. Numbers without a gap show this.
         The first number of an unknown publisher that does not say what is durable may be any. `is_gone`: the publisher
         has ended the request; a request for its grant would take the publisher from the node that it uses now.
         """
         publisher = publisher or self.own
-        record = None
         async with self._locks[publisher]:
             await self._ensure_grant(publisher, name, is_gone)
             stored = self._journal.stored_through(publisher)
             known = max(stored, durable or 0)
-            number = known + 1 if number is None else number
-            if number > known + 1 and (stored or durable is not None):
+            first = known + 1 if number is None else number
+            if first > known + 1 and (stored or durable is not None):
                 raise BatchesMissing(Stored(known, self._journal.durable_through(publisher)))
-            if number > known:
-                record = Readings(name, publisher, number, newest_us(batch, stream), encode_batch(batch))
-                await self._journal.append(record)
-                self.raw_bytes += int(batch.nbytes)
-                self.rows += batch.num_rows
+            numbered = [(place, batch) for place, batch in enumerate(batches, first) if place > known]
+            if numbered:
+                await self._journal.append(
+                    *(
+                        Readings(name, publisher, place, newest_us(batch, stream), encode_batch(batch))
+                        for place, batch in numbered
+                    )
+                )
+                self.raw_bytes += sum(int(batch.nbytes) for _, batch in numbered)
+                self.rows += sum(batch.num_rows for _, batch in numbered)
             if (publisher, name) not in self._granted:
                 self._journal.void(publisher)
                 raise _later("another node owns this publisher now: send the batch there, or again here")
         if not may_answer():
             raise _later("this node lost its lease: send the batch again")
-        return Stored(max(number, known), self._journal.durable_through(publisher))
+        return Stored(max(first + len(batches) - 1, known), self._journal.durable_through(publisher))
 
     async def _ensure_grant(self, publisher: str, stream: str, is_gone: Callable[[], Awaitable[bool]] | None) -> None:
         key = (publisher, stream)

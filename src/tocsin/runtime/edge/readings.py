@@ -74,21 +74,29 @@ def _in_utc(value: datetime | None) -> datetime | None:
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-def from_arrow(body: bytes, stream: Stream) -> pa.RecordBatch:
-    """An Arrow IPC stream."""
-    try:
-        table = pa.ipc.open_stream(pa.py_buffer(body)).read_all()
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, EOFError) as error:
-        raise TocsinError(Code.BAD_REQUEST, f"the body is not an Arrow IPC stream: {error}") from None
-    return conform(table, stream)
+def from_arrow(body: bytes, stream: Stream, count: int = 1) -> list[pa.RecordBatch]:
+    """So many Arrow IPC streams, one behind the other. Each is one batch."""
+    reader = pa.BufferReader(body)
+    batches = []
+    left_bytes = BATCH_BYTES
+    for _ in range(count):
+        try:
+            table = pa.ipc.open_stream(reader).read_all()
+            table.validate(full=True)
+        except (pa.ArrowException, OSError, EOFError) as error:
+            raise TocsinError(Code.BAD_REQUEST, f"the body is not an Arrow IPC stream: {error}") from None
+        batches.append(conform(table, stream, left_bytes))
+        left_bytes -= batches[-1].nbytes
+    if reader.tell() != len(body):
+        raise TocsinError(Code.BAD_REQUEST, f"the body does not end with batch {count}: set Tocsin-Batches")
+    return batches
 
 
-def conform(table: pa.Table, stream: Stream) -> pa.RecordBatch:
+def conform(table: pa.Table, stream: Stream, most_bytes: int = BATCH_BYTES) -> pa.RecordBatch:
     """The declared columns of a table, cast to the declared types. Timestamps without a zone are in UTC."""
     schema = stream.arrow()
-    if table.nbytes + sum(_decoded_bytes(column) for column in table.columns) > BATCH_BYTES:
-        raise TocsinError(Code.TOO_LARGE, f"a batch has at most {BATCH_BYTES} bytes as plain columns")
+    if table.nbytes + sum(_decoded_bytes(column) for column in table.columns) > most_bytes:
+        raise TocsinError(Code.TOO_LARGE, f"the batches of a request have at most {BATCH_BYTES} bytes as plain columns")
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise TocsinError(Code.BAD_RECORDS, f"column {missing[0]} is missing")

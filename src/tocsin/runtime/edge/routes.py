@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import pyarrow as pa
 from fastapi import APIRouter, Query, Request, Response, WebSocket
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Scope
@@ -37,6 +38,7 @@ from tocsin.wire.errors import Code, TocsinError
 
 PART = "edge node"
 _PUBLISHER_CHARACTERS = 128
+_MOST_BATCHES = 1_000
 _THREAD_BYTES = 1 << 20
 """A larger body is decoded in a thread."""
 _TREE = Caller("tree", "tree", frozenset({"admin"}))
@@ -129,19 +131,27 @@ async def metrics(request: Request) -> Response:
 
 @router.post("/v1/streams/{stream}/readings", response_class=Response)
 async def publish(request: Request, stream: str) -> Response:
-    """Store readings: a JSON array of objects, or an Arrow IPC stream."""
+    """Store readings: a JSON array of objects, or an Arrow IPC stream; several with `Tocsin-Batches`."""
     node = _context(request).node
     declared = node.entry_stream(stream)
     publisher, number = _publisher(request)
     durable = _whole_number(request, "Tocsin-Durable", 0) if publisher is not None else None
     body = await read_body(request, LARGE_BODY_BYTES)
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-    decode = from_arrow if kind == ARROW else from_json
+    count = _whole_number(request, "Tocsin-Batches", 1) or 1
+    if count > 1 and (kind != ARROW or number is None):
+        raise TocsinError(Code.BAD_REQUEST, "Tocsin-Batches goes with Tocsin-Number and Arrow IPC streams")
+    if count > _MOST_BATCHES:
+        raise TocsinError(Code.BAD_REQUEST, f"a request has at most {_MOST_BATCHES} batches")
+
+    def decode() -> list[pa.RecordBatch]:
+        return from_arrow(body, declared, count) if kind == ARROW else [from_json(body, declared)]
+
     # While a large body is decoded, the node goes on with its beats and the connections of the tree.
     is_large = len(body) > _THREAD_BYTES
-    batch = await asyncio.to_thread(decode, body, declared) if is_large else decode(body, declared)
+    batches = await asyncio.to_thread(decode) if is_large else decode()
     try:
-        stored = await node.store(stream, declared, batch, publisher, number, durable, request.is_disconnected)
+        stored = await node.store(stream, declared, batches, publisher, number, durable, request.is_disconnected)
     except BatchesMissing as missing:
         return answer(asdict(missing.stored) | error_body(missing.code, missing.message), missing.code.status)
     return answer(asdict(stored))

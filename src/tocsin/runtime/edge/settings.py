@@ -123,7 +123,7 @@ class RulesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         thresholds = TransferThresholds(self.lower, self.upper)
         if self.target not in (None, thresholds.target_pct):
             raise invalid_setting(f"[rules]: target is the mean of lower and upper, {thresholds.target_pct:g}")
-        return TransferRules(thresholds, LoadMeasure(1.0, 1.0, 1.0, Combine.MAXIMUM))
+        return TransferRules(thresholds, LoadMeasure(1.0, 1.0, 1.0, Combine.MAXIMUM), makes_room=True)
 
 
 class SourceTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tocsin.cluster.catalog.executions import forget_executions, move_positions
 from tocsin.cluster.catalog.files import dataset_owner, discard_files, insert_files, results_owner
+from tocsin.cluster.catalog.logs import drop_log
 from tocsin.cluster.catalog.tables import (
     FeedProgress,
     NewFile,
@@ -64,8 +65,11 @@ class DatasetTable:
 
     def drop(self, name: DatasetName, at_s: float) -> None:
         with self._database.write() as connection:
+            log = connection.scalar(sa.select(datasets.c.generation).where(datasets.c.name == name))
             connection.execute(sa.delete(datasets).where(datasets.c.name == name))
             discard_files(connection, files.c.owner == dataset_owner(name), at_s)
+            if log is not None:
+                drop_log(connection, log, at_s)
 
     def replace_static(
         self, dataset: Dataset, version: int, new_files: Sequence[NewFile], at_s: float, write: WriteId | None = None

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from tocsin.cluster.feed.gateway import (
     Accepted,
     Backlogged,
-    FeedGateway,
     KeyConflict,
     Malformed,
     Outcome,
@@ -32,6 +31,7 @@ from tocsin.cluster.feed.gateway import (
     TooLarge,
     Unavailable,
 )
+from tocsin.cluster.feed.shared_gateway import Gateway
 from tocsin.cluster.server.publishers import S_PER_BYTE, Publisher
 from tocsin.runtime.http.logs import logger
 
@@ -83,7 +83,7 @@ def _wasted_share(outcome: Accepted | Refused) -> float:
 
 
 class GroupCommit:
-    def __init__(self, gateway: FeedGateway) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         # One request at a time, so that the event loop never blocks on the gateway's own lock behind a large body.
         self._appending = asyncio.Lock()
@@ -117,7 +117,7 @@ class GroupCommit:
             self._waiting.setdefault(group, []).append(decided)
             self._start_syncing(at_once=len(body) >= AT_ONCE_BYTES)
             await decided
-        return outcome if group.stored else _NOT_STORED
+        return group.answer_to(outcome) if group.stored else _NOT_STORED
 
     async def _accept(self, request: _Request, publisher: Publisher) -> Outcome:
         async with publisher.turn:

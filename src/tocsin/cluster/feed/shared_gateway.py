@@ -1,0 +1,347 @@
+"""The feed gateway of one dataset whose log is shared: it has no state of its own, and any number of them may accept.
+
+It takes the same calls as `FeedGateway`. `append` only collects requests. `sync` writes the collected group as one
+object below the data root, and gives it its place in the log with one catalog transaction. That transaction finds
+repeats: records by their key, requests by their Idempotency-Key, messages of a topic by the cursor of the recording,
+also those that other gateways accepted. So a request's answer is known only then: `SyncGroup.answer_to`.
+
+A gateway that dies between the two steps leaves an object that no row names; upkeep deletes it. No HTTP and no threads
+in here. Different threads may call `prepare`, `append`, `sync` and `maintain` at the same time.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import msgspec
+
+from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.catalog.logs import (
+    CursorElsewhere,
+    Fate,
+    IdempotentRequest,
+    LogGone,
+    LogRequest,
+    LogState,
+    NewObject,
+    Placed,
+    RecordingStep,
+    Replayed,
+)
+from tocsin.cluster.feed.answertable import RequestDigests
+from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed, NewFrame
+from tocsin.cluster.feed.gateway import FeedGateway, Outcome, Prepared, RecordForm, SyncGroup
+from tocsin.cluster.feed.log_objects import write_object
+from tocsin.cluster.feed.outcomes import (
+    Accepted,
+    Backlogged,
+    CursorConflict,
+    FeedLimits,
+    KeyConflict,
+    RecordedRange,
+    Refused,
+    Unavailable,
+)
+from tocsin.cluster.feed.records import Decoded, RecordCodec
+from tocsin.cluster.feed.requests import RequestReader
+from tocsin.cluster.feed.shared_log import FOLDER, SharedLogReader
+from tocsin.cluster.feed.tap import RecordRing
+from tocsin.cluster.store.storage import Storage
+from tocsin.model.entities import Dataset, DatasetKind
+
+FORGET_SHARE = 1 / 16
+"""Keys and answers that have expired are looked for once in this share of their retention."""
+FORGET_LEAST_S = 600.0
+LOOK_S = 0.5
+"""How old the known end of the log may be when the backlog is judged full. Other gateways and ingestion move it."""
+FOLLOW_S = 0.2
+"""How old the known end may be for ingestion: the longest time until it sees an object of another gateway."""
+PLACE_S = 600.0
+"""The longest time from the beginning of a write to its place: upkeep deletes objects that wait for much longer."""
+_CLOSED = Unavailable("this dataset takes no more records: it was dropped, or the data cluster stops; try again")
+_NO_ALERTS = "CAP alerts need a dataset with a local log: their chains are not in the shared log; send records as JSON"
+
+
+@dataclass(slots=True, eq=False)
+class SharedGroup(SyncGroup):
+    frames: list[NewFrame] = field(default_factory=list)
+    requests: list[LogRequest] = field(default_factory=list)
+    bodies: list[bytes | None] = field(default_factory=list)
+    """The digest of each request's body, if it has an Idempotency-Key."""
+    bytes: int = 0
+    since_us: int = 0
+
+
+def create_log(catalog: Catalog, log: int) -> None:
+    """Make the log of a new dataset shared."""
+    catalog.logs.create(log, secrets.randbits(62))
+
+
+class SharedGateway:
+    def __init__(
+        self,
+        dataset: Dataset,
+        log: int,
+        catalog: Catalog,
+        storage: Storage,
+        limits: FeedLimits,
+        now_s: Callable[[], float],
+        state: LogState,
+    ) -> None:
+        self.dataset = dataset
+        self.limits = limits
+        self.recent = RecordRing()
+        """The newest records, for live views. It has no effect on storage."""
+        self._log = log
+        self._catalog = catalog
+        self._storage = storage
+        self._now_s = now_s
+        self._folder = f"{FOLDER}/{dataset.name}-{log}"
+        removes_repeats = dataset.kind is DatasetKind.STREAM and bool(dataset.key)
+        codec = RecordCodec(
+            dataset.schema, dataset.key, limits.records, digest_seed=state.seed if removes_repeats else None
+        )
+        self._reader = RequestReader(codec, limits)
+        self._state_lock = threading.Lock()
+        """Guards the fresh group and the positions. Held for microseconds."""
+        self._sync_lock = threading.Lock()
+        """Held for a whole `sync`."""
+        self._fresh = SharedGroup()
+        self._closed = False
+        self._tail, self._ingested = state.tail, state.ingested
+        self._looked_s = time.monotonic()
+        self._next_forget_s = time.monotonic() + FORGET_LEAST_S
+
+    @property
+    def durable_end(self) -> int:
+        return self._tail
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Bytes in the log that are not yet in the dataset, as far as this gateway knows."""
+        return max(0, self._tail - self._ingested)
+
+    def log_reader(self) -> SharedLogReader:
+        return SharedLogReader(self._catalog, self._storage, self._log, self._end)
+
+    def _end(self) -> int:
+        """The end of the log: at once after a `sync` of this gateway, soon after one of another."""
+        if time.monotonic() - self._looked_s > FOLLOW_S:
+            self.look()
+        return self._tail
+
+    def waiting_since_s(self) -> float | None:
+        """When the oldest record in the backlog was accepted; None if there is none. Blocks."""
+        since_us = self._catalog.logs.oldest_us(self._log, self._ingested)
+        return None if since_us is None else since_us / 1e6
+
+    def accept(self, body: bytes, form: RecordForm, idempotency_key: str | None = None) -> Accepted | Refused:
+        """Check a request and collect its records. They are not durable, and repeats not known, before `sync`."""
+        return self.accept_into_group(body, form, idempotency_key)[0]
+
+    def accept_into_group(
+        self,
+        body: bytes,
+        form: RecordForm,
+        idempotency_key: str | None = None,
+        recorded: RecordedRange | None = None,
+    ) -> Outcome:
+        """Like `accept`. Also return the group that decides whether the request is stored."""
+        prepared = self.prepare(body, form, idempotency_key, recorded)
+        assert prepared is not None
+        return self.append(prepared) if isinstance(prepared, Prepared) else prepared
+
+    def prepare(
+        self,
+        body: bytes,
+        form: RecordForm,
+        idempotency_key: str | None = None,
+        recorded: RecordedRange | None = None,
+        closely: bool = True,
+        pause: Callable[[], None] | None = None,
+    ) -> Prepared | Outcome | None:
+        """Check and parse a request, without a lock: see `FeedGateway.prepare`."""
+        refusal = self._reader.refusal(body, idempotency_key) or self._refusal(len(body))
+        if form is RecordForm.CAP:
+            refusal = refusal or Unavailable(_NO_ALERTS)
+        if refusal is not None:
+            return refusal, self._fresh
+        digests = None if idempotency_key is None else RequestDigests.of(idempotency_key, body)
+        decoded = self._reader.decode(body, form, closely, pause, may_give_up=recorded is None)
+        if decoded is None:
+            return None
+        if not isinstance(decoded, Decoded):
+            return decoded, self._fresh
+        return Prepared(len(body), decoded, digests, recorded)
+
+    def append(self, request: Prepared) -> Outcome:
+        """Collect a request for the next `sync`."""
+        records = request.records
+        assert isinstance(records, Decoded)
+        with self._state_lock:
+            refusal = self._refusal(request.body_bytes)
+            if refusal is not None:
+                return refusal, self._fresh
+            now_us = self._now_us()
+            group = self._fresh
+            answer = Accepted(
+                accepted=records.count,
+                duplicates=0,
+                refused=records.refusals[: self.limits.refusals_listed],
+                refused_total=len(records.refusals) + records.not_read,
+                position=len(group.requests),
+            )
+            if not records.count and request.digests is None and request.recorded is None:
+                group = SharedGroup(stored=True)  # there is nothing to store
+                return answer, group
+            frame = NewFrame.of(group.bytes, records.lines, records.count, {"accepted_at_us": now_us})
+            group.since_us = group.since_us or now_us
+            group.bytes = frame.next_position
+            group.frames.append(frame)
+            group.requests.append(_request(request, records, answer))
+            group.bodies.append(None if request.digests is None else request.digests.body)
+            if records.count:
+                self.recent.add(records.lines)
+        return answer, group
+
+    def recorded_upto(self, recording: str) -> int | Unavailable:
+        """The durable cursor of a recorded topic: the last sequence number that is stored; 0 before the first."""
+        return _CLOSED if self._closed else self._catalog.logs.recorded_upto(self._log, recording)
+
+    def _refusal(self, body_bytes: int) -> Refused | None:
+        if self._closed:
+            return _CLOSED
+        if self._is_full(body_bytes):
+            if time.monotonic() - self._looked_s > LOOK_S:
+                self.look()
+            if self._is_full(body_bytes):
+                return Backlogged(5)
+        return None
+
+    def _is_full(self, body_bytes: int) -> bool:
+        waiting_bytes = self.backlog_bytes + self._fresh.bytes
+        return bool(waiting_bytes) and waiting_bytes + body_bytes > self.limits.backlog_bytes
+
+    def look(self) -> None:
+        """Read from the catalog how far other gateways and ingestion are. Blocks for a query."""
+        self._looked_s = time.monotonic()
+        state = self._catalog.logs.state(self.dataset.name, self._log)
+        if state is not None:
+            self._tail, self._ingested = max(state.tail, self._tail), max(state.ingested, self._ingested)
+
+    def _now_us(self) -> int:
+        return int(self._now_s() * 1e6)
+
+    def sync(self) -> int:
+        """Store all requests collected before this call and return the end of the log. Blocks.
+
+        Raises `FeedLogWriteFailed` if the store or the catalog does not take them. Then none of them is stored.
+        """
+        with self._sync_lock:
+            with self._state_lock:
+                if self._closed:
+                    raise FeedLogWriteFailed(f"{self.dataset.name}: {_CLOSED.reason}")
+                group, self._fresh = self._fresh, SharedGroup()
+            if not group.requests:
+                group.stored = True
+                return self._tail
+            try:
+                placed = self._store(group)
+            except BaseException as error:
+                group.stored = False
+                if isinstance(error, LogGone):
+                    self._closed = True
+                raise FeedLogWriteFailed(
+                    f"{self.dataset.name}: {error or _CLOSED.reason}; nothing was stored"
+                ) from error
+            self._tail, self._ingested = max(self._tail, placed.tail), max(self._ingested, placed.ingested)
+            self._looked_s = time.monotonic()
+            group.revised = _revised(group, placed.fates)
+            group.stored = True
+            return self._tail
+
+    def _store(self, group: SharedGroup) -> Placed:
+        started_s = time.monotonic()
+        path = f"{self._folder}/{uuid.uuid4().hex}-.log"
+        size_bytes = write_object(self._storage, path, group.frames)
+        if time.monotonic() - started_s > PLACE_S:
+            raise FeedLogWriteFailed("the store took too long")
+        now_us = self._now_us()
+        new = NewObject(path, size_bytes, group.since_us, group.requests)
+        return self._catalog.logs.place(self._log, new, now_us, *self._horizons_us(now_us))
+
+    def _horizons_us(self, now_us: int) -> tuple[int, int]:
+        """(keys, answers) from before these moments are forgotten."""
+        retain_s = self.dataset.retain_s
+        answers_s = self.limits.idempotency_retention_s if retain_s is None else retain_s
+        return (0 if retain_s is None else now_us - int(retain_s * 1e6)), now_us - int(answers_s * 1e6)
+
+    def is_due_for_upkeep(self) -> bool:
+        return False
+
+    def maintain(self) -> None:
+        """Upkeep: drop the objects that are in the dataset, and expired keys and answers. Blocks."""
+        if self._closed:
+            return
+        self.look()
+        now_s = self._now_s()
+        self._catalog.logs.trim(self._log, self._ingested, now_s)
+        if time.monotonic() >= self._next_forget_s:
+            retain_s = self.dataset.retain_s or self.limits.idempotency_retention_s
+            self._next_forget_s = time.monotonic() + max(FORGET_LEAST_S, retain_s * FORGET_SHARE)
+            self._catalog.logs.forget(self._log, *self._horizons_us(int(now_s * 1e6)))
+
+    def ingested(self, position: int) -> None:
+        """Records before `position` are safe in the dataset: they leave the backlog."""
+        self._ingested = max(self._ingested, position)
+        self._tail = max(self._tail, position)
+
+    def close(self) -> None:
+        """Take no more requests. Those that are collected and not synced are not stored."""
+        with self._sync_lock, self._state_lock:
+            self._closed = True
+            self._fresh.stored = False
+
+
+Gateway: TypeAlias = FeedGateway | SharedGateway
+
+
+def _request(request: Prepared, records: Decoded, answer: Accepted) -> LogRequest:
+    def stored_answer(duplicates: int) -> bytes:
+        return msgspec.json.encode(_without(answer, duplicates))
+
+    digests, recorded = request.digests, request.recorded
+    return LogRequest(
+        records.count,
+        records.digests,
+        stored_answer,
+        None if digests is None else IdempotentRequest(*digests),
+        None if recorded is None else RecordingStep(recorded.recording, recorded.after, recorded.upto),
+    )
+
+
+def _without(answer: Accepted, duplicates: int) -> Accepted:
+    return replace(answer, accepted=answer.accepted - duplicates, duplicates=duplicates) if duplicates else answer
+
+
+_decode_accepted = msgspec.json.Decoder(Accepted).decode
+
+
+def _revised(group: SharedGroup, fates: list[Fate]) -> dict[int, Callable[[Accepted], Accepted | Refused]]:
+    """How the answers of a group change, by their place in it."""
+    revised: dict[int, Callable[[Accepted], Accepted | Refused]] = {}
+    for place, (fate, body) in enumerate(zip(fates, group.bodies, strict=True)):
+        if isinstance(fate, CursorElsewhere):
+            revised[place] = lambda _, upto=fate.upto: CursorConflict(upto)  # type: ignore[misc]
+        elif isinstance(fate, Replayed):
+            earlier = KeyConflict() if fate.body != body else replace(_decode_accepted(fate.answer), replayed=True)
+            revised[place] = lambda _, earlier=earlier: earlier  # type: ignore[misc]
+        elif fate.duplicates:
+            revised[place] = lambda answer, repeats=fate.duplicates: _without(answer, repeats)  # type: ignore[misc]
+    return revised

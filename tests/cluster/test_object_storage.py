@@ -15,7 +15,7 @@ from tests.object_storage import SECRET, Fault, FaultyProxy, ObjectStore
 from tocsin.cluster import upkeep
 from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.spark.frames import dataset_frame, stored_frame
-from tocsin.cluster.store import smalltables
+from tocsin.cluster.store import object_storage, smalltables
 from tocsin.cluster.upkeep import OrphanSweep, maintain, merge_channel, merge_dataset
 from tocsin.wire.errors import TocsinError
 
@@ -116,7 +116,10 @@ def test_spark_reads_the_same_rows_from_a_bucket_as_from_a_folder(
     assert as_text[0] == as_text[1] and as_text[0].total() == 60
 
 
-def test_store_that_does_not_answer_is_reported_without_secrets(cluster_at: ClusterAt, tmp_path: Path) -> None:
+def test_store_that_does_not_answer_is_reported_without_secrets(
+    cluster_at: ClusterAt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_storage, "ATTEMPTS", 2)
     with pytest.raises(TocsinError) as raised:
         cluster_at(tmp_path / "nowhere", store=ObjectStore("http://127.0.0.1:1"))
     assert "does not answer" in raised.value.message and SECRET not in raised.value.message

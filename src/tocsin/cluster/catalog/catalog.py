@@ -19,6 +19,7 @@ from tocsin.cluster.catalog.dead_letters import DeadLetterTable
 from tocsin.cluster.catalog.definitions import ChannelTable, DatasetTable, FeedTable
 from tocsin.cluster.catalog.executions import ExecutionTable
 from tocsin.cluster.catalog.files import FileTable
+from tocsin.cluster.catalog.log_alerts import LogAlertTable
 from tocsin.cluster.catalog.logs import LogTable
 from tocsin.cluster.catalog.subscriptions import SubscriptionTable
 from tocsin.cluster.catalog.tables import read_fact, schema, tokens, write_fact
@@ -57,6 +58,7 @@ class Catalog:
         self.trials = TrialTable(self._database)
         self.writes = WriteTable(self._database)
         self.logs = LogTable(self._database)
+        self.log_alerts = LogAlertTable(self._database)
 
     def close(self) -> None:
         self._database.close()

@@ -198,9 +198,9 @@ log_keys = sa.Table(
     "log_keys",
     schema,
     sa.Column("log", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("digest", sa.LargeBinary(16), primary_key=True),
+    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),  # of the object that brought these keys
     sa.Column("at_us", sa.BigInteger, nullable=False),
-    sqlite_with_rowid=False,
+    sa.Column("digests", sa.LargeBinary, nullable=False),  # of the keys that were new with it, one after the other
 )
 log_answers = sa.Table(
     "log_answers",
@@ -217,6 +217,21 @@ log_cursors = sa.Table(
     sa.Column("log", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("recording", sa.Text, primary_key=True),
     sa.Column("upto", sa.BigInteger, nullable=False),
+)
+
+log_alerts = sa.Table(
+    "log_alerts",
+    schema,
+    sa.Column("log", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("identifier", sa.Text, primary_key=True),
+    sa.Column("sender", sa.Text, primary_key=True),
+    sa.Column("sent_s", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.LargeBinary(32), nullable=False),
+    sa.Column("root_identifier", sa.Text, nullable=False),
+    sa.Column("root_sender", sa.Text, nullable=False),
+    sa.Column("rows", sa.LargeBinary, nullable=False),  # its current records, a JSON array
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Index("log_alerts_by_root", "log", "root_identifier", "root_sender"),
 )
 
 Content = bytes

@@ -28,6 +28,7 @@ import msgspec
 
 from tocsin.cluster.cap.alert import Alert
 from tocsin.cluster.cap.intake import AlertConflict, AlertIntake, AlertRecords, AlertRefused, alert_digest
+from tocsin.cluster.cap.lineage import AlertLineage
 from tocsin.cluster.feed.answertable import RequestDigests, StoredAnswer
 from tocsin.cluster.feed.backlog import oldest_accepted_s
 from tocsin.cluster.feed.feedlog_reader import FeedLogReader, FeedLogWriteFailed
@@ -68,6 +69,7 @@ __all__ = [
     "Unavailable",
 ]
 
+ALERTS_FILE = "alerts.db"
 _ALERTS_UNAVAILABLE = Unavailable("the disk refused to remember the alert; try again")
 _RECORDING = Unavailable("earlier messages of this topic are being stored; try again")
 _CLOSED = Unavailable("this dataset takes no more records: it was dropped, or the data cluster stops; try again")
@@ -134,7 +136,7 @@ class FeedGateway:
         self._log = self._store.log
         self.log_directory = self._store.log.directory
         self._reader = RequestReader(self._store.codec, limits)
-        self._alerts = AlertIntake(dataset, directory)
+        self._alerts = AlertIntake(dataset, AlertLineage(directory / ALERTS_FILE))
 
     def log_reader(self) -> FeedLogReader:
         return FeedLogReader(self.log_directory)

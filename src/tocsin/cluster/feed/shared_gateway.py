@@ -20,15 +20,18 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
 
+from tocsin.cluster.cap.intake import AlertConflict, AlertIntake, AlertRefused, alert_digest
+from tocsin.cluster.cap.shared_lineage import SharedLineage
 from tocsin.cluster.catalog import Catalog
-from tocsin.cluster.catalog.logs import (
+from tocsin.cluster.catalog.logs import LogState
+from tocsin.cluster.catalog.placing import (
     CursorElsewhere,
     Fate,
     IdempotentRequest,
     LogGone,
     LogRequest,
-    LogState,
     NewObject,
     Placed,
     RecordingStep,
@@ -48,8 +51,10 @@ from tocsin.cluster.feed.outcomes import (
     Refused,
     Unavailable,
 )
+from tocsin.cluster.feed.recordforms import Malformed
 from tocsin.cluster.feed.records import Decoded, RecordCodec
 from tocsin.cluster.feed.requests import RequestReader
+from tocsin.cluster.feed.shared_keys import SharedKeys
 from tocsin.cluster.feed.shared_log import FOLDER, SharedLogReader
 from tocsin.cluster.feed.tap import RecordRing
 from tocsin.cluster.store.storage import Storage
@@ -65,7 +70,7 @@ FOLLOW_S = 0.2
 PLACE_S = 600.0
 """The longest time from the beginning of a write to its place: upkeep deletes objects that wait for much longer."""
 _CLOSED = Unavailable("this dataset takes no more records: it was dropped, or the data cluster stops; try again")
-_NO_ALERTS = "CAP alerts need a dataset with a local log: their chains are not in the shared log; send records as JSON"
+_ALERTS_UNAVAILABLE = Unavailable("the catalog refused to remember the alert; try again")
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +109,7 @@ class SharedGateway:
         self._now_s = now_s
         self._folder = f"{FOLDER}/{dataset.name}-{log}"
         removes_repeats = dataset.kind is DatasetKind.STREAM and bool(dataset.key)
+        self._keys = SharedKeys(dataset.retain_s, limits.memory_keys, self._now_us) if removes_repeats else None
         codec = RecordCodec(
             dataset.schema, dataset.key, limits.records, digest_seed=state.seed if removes_repeats else None
         )
@@ -112,6 +118,9 @@ class SharedGateway:
         """Guards the fresh group and the positions. Held for microseconds."""
         self._sync_lock = threading.Lock()
         """Held for a whole `sync`."""
+        self._alerts = AlertIntake(dataset, SharedLineage(catalog.log_alerts, log))
+        self._alerts_lock = threading.Lock()
+        """Held while the records of an alert are made: they depend on the alerts before it."""
         self._fresh = SharedGroup()
         self._closed = False
         self._tail, self._ingested = state.tail, state.ingested
@@ -168,11 +177,18 @@ class SharedGateway:
     ) -> Prepared | Outcome | None:
         """Check and parse a request, without a lock: see `FeedGateway.prepare`."""
         refusal = self._reader.refusal(body, idempotency_key) or self._refusal(len(body))
-        if form is RecordForm.CAP:
-            refusal = refusal or Unavailable(_NO_ALERTS)
         if refusal is not None:
             return refusal, self._fresh
         digests = None if idempotency_key is None else RequestDigests.of(idempotency_key, body)
+        if form is RecordForm.CAP:
+            alert = self._alerts.read(body)
+            if isinstance(alert, AlertRefused):
+                return Malformed(alert.reason), self._fresh
+            if self._keys is None:
+                # Without a KEY to recognise repeats by, the alert is its own Idempotency-Key.
+                digest = alert_digest(alert)
+                digests = RequestDigests(digest[:16], digest)
+            return Prepared(len(body), alert, digests, recorded)
         decoded = self._reader.decode(body, form, closely, pause, may_give_up=recorded is None)
         if decoded is None:
             return None
@@ -181,9 +197,24 @@ class SharedGateway:
         return Prepared(len(body), decoded, digests, recorded)
 
     def append(self, request: Prepared) -> Outcome:
-        """Collect a request for the next `sync`."""
-        records = request.records
-        assert isinstance(records, Decoded)
+        """Collect a request for the next `sync`. Blocks for queries if the request is an alert."""
+        if isinstance(request.records, Decoded):
+            return self._collect(request, request.records, [])
+        with self._alerts_lock:
+            try:
+                known = self._alerts.records(request.records)
+                if isinstance(known, AlertConflict):
+                    return KeyConflict(known.reason), self._fresh
+                decoded = self._reader.decode(known.body, RecordForm.JSON)
+                if not isinstance(decoded, Decoded):
+                    assert decoded is not None
+                    return decoded, self._fresh
+                self._alerts.remember(known, self._now_us())
+            except SQLAlchemyError:
+                return _ALERTS_UNAVAILABLE, self._fresh
+            return self._collect(request, decoded, known.notices)
+
+    def _collect(self, request: Prepared, records: Decoded, notices: list[str]) -> Outcome:
         with self._state_lock:
             refusal = self._refusal(request.body_bytes)
             if refusal is not None:
@@ -196,6 +227,7 @@ class SharedGateway:
                 refused=records.refusals[: self.limits.refusals_listed],
                 refused_total=len(records.refusals) + records.not_read,
                 position=len(group.requests),
+                notices=notices,
             )
             if not records.count and request.digests is None and request.recorded is None:
                 group = SharedGroup(stored=True)  # there is nothing to store
@@ -273,8 +305,17 @@ class SharedGateway:
         if time.monotonic() - started_s > PLACE_S:
             raise FeedLogWriteFailed("the store took too long")
         now_us = self._now_us()
+        keys_from_us, answers_from_us = self._horizons_us(now_us)
         new = NewObject(path, size_bytes, group.since_us, group.requests)
-        return self._catalog.logs.place(self._log, new, now_us, *self._horizons_us(now_us))
+        if self._keys is None:
+            return self._catalog.logs.place(self._log, new, None, now_us, answers_from_us)
+        # Most keys of other gateways are read before the transaction, which locks the log.
+        while blocks := self._catalog.logs.key_blocks(self._log, self._keys.known, keys_from_us):
+            self._keys.follow(blocks)
+            self._keys.settle()
+        placed = self._catalog.logs.place(self._log, new, self._keys, now_us, answers_from_us)
+        self._keys.placed(placed.keys, placed.at_us, placed.tail)
+        return placed
 
     def _horizons_us(self, now_us: int) -> tuple[int, int]:
         """(keys, answers) from before these moments are forgotten."""
@@ -292,10 +333,16 @@ class SharedGateway:
         self.look()
         now_s = self._now_s()
         self._catalog.logs.trim(self._log, self._ingested, now_s)
+        if self._keys is not None:
+            with self._sync_lock:
+                self._keys.merge()
         if time.monotonic() >= self._next_forget_s:
             retain_s = self.dataset.retain_s or self.limits.idempotency_retention_s
             self._next_forget_s = time.monotonic() + max(FORGET_LEAST_S, retain_s * FORGET_SHARE)
-            self._catalog.logs.forget(self._log, *self._horizons_us(int(now_s * 1e6)))
+            now_us = int(now_s * 1e6)
+            self._catalog.logs.forget(self._log, *self._horizons_us(now_us))
+            if self.dataset.retain_s is not None:
+                self._alerts.forget(now_us - int(self.dataset.retain_s * 1e6))
 
     def ingested(self, position: int) -> None:
         """Records before `position` are safe in the dataset: they leave the backlog."""
@@ -305,6 +352,8 @@ class SharedGateway:
     def close(self) -> None:
         """Take no more requests. Those that are collected and not synced are not stored."""
         with self._sync_lock, self._state_lock:
+            if not self._closed and self._keys is not None:
+                self._keys.close()
             self._closed = True
             self._fresh.stored = False
 

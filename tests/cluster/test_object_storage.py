@@ -31,7 +31,7 @@ def faulty(object_store: ObjectStore) -> Iterator[FaultyProxy]:
     proxy.close()
 
 
-def test_data_cluster_works_on_a_store_that_is_busy_slow_and_loses_answers(
+def test_data_cluster_works_on_a_store_with_faults(
     cluster_at: ClusterAt, faulty: FaultyProxy, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smalltables, "SMALL_TABLE_ROWS", 0)  # Spark reads every dataset

@@ -158,9 +158,7 @@ def test_key_is_new_again_after_the_retention(world: World) -> None:
     assert answers(gateway, sent(gateway, "a")) == [(0, 1)]
 
 
-def test_object_whose_place_is_refused_is_not_stored_and_its_keys_are_new(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_object_without_a_place_is_not_stored_and_leaves_no_keys(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = world.gateway()
 
     def refuse(*_: object) -> None:
@@ -197,7 +195,7 @@ def test_commit_whose_answer_was_lost_counts(world: World, monkeypatch: pytest.M
     assert [row["id"] for row in world.stored()] == ["a"]
 
 
-def test_full_backlog_refuses_records_of_all_gateways_until_they_are_in_the_dataset(world: World) -> None:
+def test_full_backlog_refuses_records_at_every_gateway_until_ingestion(world: World) -> None:
     north, south = world.gateway(), world.gateway(backlog_bytes=100)
     assert answers(north, sent(north, *(f"r{number}" for number in range(20)))) == [(20, 0)]
     south.look()

@@ -11,6 +11,7 @@ in here. Different threads may call `prepare`, `append`, `sync` and `maintain` a
 
 from __future__ import annotations
 
+import math
 import secrets
 import threading
 import time
@@ -125,6 +126,8 @@ class SharedGateway:
         self._closed = False
         self._tail, self._ingested = state.tail, state.ingested
         self._looked_s = time.monotonic()
+        self._placed_s = -math.inf
+        """When this gateway had read all keys of the others."""
         self._next_forget_s = time.monotonic() + FORGET_LEAST_S
 
     @property
@@ -309,12 +312,14 @@ class SharedGateway:
         new = NewObject(path, size_bytes, group.since_us, group.requests)
         if self._keys is None:
             return self._catalog.logs.place(self._log, new, None, now_us, answers_from_us)
-        # Most keys of other gateways are read before the transaction, which locks the log.
-        while blocks := self._catalog.logs.key_blocks(self._log, self._keys.known, keys_from_us):
-            self._keys.follow(blocks)
-            self._keys.settle()
+        if time.monotonic() - self._placed_s > FOLLOW_S:
+            # Many keys of other gateways are read before the transaction, which locks the log.
+            while blocks := self._catalog.logs.key_blocks(self._log, self._keys.known, keys_from_us):
+                self._keys.follow(blocks)
+                self._keys.settle()
         placed = self._catalog.logs.place(self._log, new, self._keys, now_us, answers_from_us)
         self._keys.placed(placed.keys, placed.at_us, placed.tail)
+        self._placed_s = time.monotonic()
         return placed
 
     def _horizons_us(self, now_us: int) -> tuple[int, int]:

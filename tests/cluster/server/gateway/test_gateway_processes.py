@@ -57,7 +57,7 @@ def stored(cluster: DataCluster) -> list[str]:
     return [row.id for row in dataset_frame(cluster.spark, cluster.storage, dataset, files).collect()]
 
 
-def test_killed_gateway_loses_no_acknowledged_record_and_its_publisher_goes_on_at_another(
+def test_killed_gateway_loses_no_record_and_its_publisher_goes_on_elsewhere(
     cluster: DataCluster, tmp_path: Path
 ) -> None:
     _, token = TokenStore(cluster.catalog, time.time, time.monotonic).create("publisher", ["publish:Reports"])

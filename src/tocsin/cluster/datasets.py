@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tocsin.cluster.catalog import FeedProgress, dataset_owner
 from tocsin.cluster.feed.gateway import FeedGateway
-from tocsin.cluster.feed.shared_gateway import Gateway, SharedGateway, create_log
+from tocsin.cluster.feed.shared_gateway import Gateway, SharedGateway, new_seed
 from tocsin.cluster.live import ArrivalNotifier, EngineContext, LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.sources import Sources
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
@@ -141,9 +141,8 @@ class Datasets:
             dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
         with self._lock:
             generation = self._catalog.next_generation()
-            self._catalog.datasets.create(dataset, generation)
-            if dataset.kind is not DatasetKind.STATIC and self._context.settings.shares_logs():
-                create_log(self._catalog, generation)
+            shares_log = dataset.kind is not DatasetKind.STATIC and self._context.settings.shares_logs()
+            self._catalog.datasets.create(dataset, generation, new_seed() if shares_log else None)
             self._add(dataset, generation, 0, 0)
         if path is not None:
             try:

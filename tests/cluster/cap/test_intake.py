@@ -15,7 +15,7 @@ from tocsin.cluster.feed import shared_gateway
 from tocsin.cluster.feed.feedlog import FeedLog
 from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed
 from tocsin.cluster.feed.gateway import Accepted, FeedGateway, FeedLimits, KeyConflict, Malformed, RecordForm, TooLarge
-from tocsin.cluster.feed.shared_gateway import Gateway, SharedGateway, create_log
+from tocsin.cluster.feed.shared_gateway import Gateway, SharedGateway, new_seed
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
@@ -50,8 +50,7 @@ class AlertDataset:
         if log == "shared":
             directory.mkdir()
             self._catalog = Catalog(f"sqlite:///{directory / 'catalog.sqlite'}")
-            self._catalog.datasets.create(self._dataset, 1)
-            create_log(self._catalog, 1)
+            self._catalog.datasets.create(self._dataset, 1, new_seed())
         self.gateway = self._opened()
 
     def _opened(self) -> Gateway:

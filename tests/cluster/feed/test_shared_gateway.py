@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
@@ -15,6 +19,8 @@ from sqlalchemy.exc import OperationalError
 from tests import postgresql
 from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.catalog.logs import LogTable
+from tocsin.cluster.catalog.tables import logs
+from tocsin.cluster.feed import shared_gateway
 from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed
 from tocsin.cluster.feed.gateway import (
     Accepted,
@@ -27,7 +33,8 @@ from tocsin.cluster.feed.gateway import (
     Unavailable,
 )
 from tocsin.cluster.feed.outcomes import FeedLimits
-from tocsin.cluster.feed.shared_gateway import SharedGateway, create_log
+from tocsin.cluster.feed.shared_gateway import SharedGateway, new_seed
+from tocsin.cluster.server.group_commit import GroupCommit
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
@@ -47,8 +54,7 @@ class World:
         self.dataset = dataset
         self.now_s = 1_000_000.0
         self.log = catalog.next_generation()
-        catalog.datasets.create(dataset, self.log)
-        create_log(catalog, self.log)
+        catalog.datasets.create(dataset, self.log, new_seed())
 
     def gateway(self, **limits: Any) -> SharedGateway:
         state = self.catalog.logs.state(self.dataset.name, self.log)
@@ -227,6 +233,15 @@ def test_dropped_dataset_takes_no_more_records(world: World) -> None:
     assert isinstance(sent(gateway, "b")(), Unavailable)
 
 
+def test_gateway_that_knows_keys_beyond_a_restored_catalog_closes(world: World) -> None:
+    gateway = world.gateway()
+    answers(gateway, sent(gateway, "a"))
+    world.catalog.logs._database.execute(sa.update(logs).values(tail=0))
+    with pytest.raises(FeedLogWriteFailed):
+        answers(gateway, sent(gateway, "b"))
+    assert gateway.closed
+
+
 requests = st.lists(
     st.tuples(
         st.integers(0, 2),
@@ -279,3 +294,35 @@ def test_any_requests_at_any_gateways_store_what_one_gateway_would(
         sync(place)
     assert [row["id"] for row in world.stored()] == known
     catalog.close()
+
+
+def test_groups_that_are_stored_at_once_answer_every_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects are written at the same time and get their places one after another; one of them fails."""
+    gateway = world.gateway()
+    write, written, fails = shared_gateway.write_object, itertools.count(), 5
+
+    def write_slowly(*arguments: Any) -> int:
+        number = next(written)
+        time.sleep(0.002 * (number % 3))
+        if number == fails:
+            raise OSError("the store is away")
+        return write(*arguments)
+
+    monkeypatch.setattr(shared_gateway, "write_object", write_slowly)
+
+    async def main() -> list[Accepted | Refused]:
+        commit = GroupCommit(gateway)
+
+        async def publish(start: int) -> list[Accepted | Refused]:
+            bodies = (f'[{{"id": "r{start + number}"}}, {{"id": "same"}}]'.encode() for number in range(10))
+            return [await commit.store(body, RecordForm.JSON, None) for body in bodies]
+
+        parts = await asyncio.gather(*(publish(100 * part) for part in range(8)))
+        return [reply for part in parts for reply in part]
+
+    replies = asyncio.run(main())
+    accepted = [reply for reply in replies if isinstance(reply, Accepted)]
+    assert len(replies) == 80 and 0 < len(replies) - len(accepted) < 80, "one group was not stored"
+    stored = [row["id"] for row in world.stored()]
+    assert len(set(stored)) == len(stored) == sum(reply.accepted for reply in accepted)
+    assert sum(reply.duplicates for reply in accepted) == 2 * len(accepted) - len(stored)

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tocsin.cluster.catalog.executions import forget_executions, move_positions
 from tocsin.cluster.catalog.files import dataset_owner, discard_files, insert_files, results_owner
-from tocsin.cluster.catalog.logs import drop_log
+from tocsin.cluster.catalog.logs import create_log, drop_log
 from tocsin.cluster.catalog.tables import (
     FeedProgress,
     NewFile,
@@ -54,9 +54,13 @@ class DatasetTable:
             for row in self._database.rows(sa.select(datasets).order_by(datasets.c.name))
         ]
 
-    def create(self, dataset: Dataset, generation: int) -> None:
+    def create(self, dataset: Dataset, generation: int, log_seed: int | None = None) -> None:
+        """`log_seed` makes its log shared: see `LogState`."""
         row = {"name": dataset.name, "definition": to_json(dataset), "generation": generation}
-        self._database.execute(sa.insert(datasets).values(**row, version=0, position=0))
+        with self._database.write() as connection:
+            connection.execute(sa.insert(datasets).values(**row, version=0, position=0))
+            if log_seed is not None:
+                create_log(connection, generation, log_seed)
 
     def redefine(self, dataset: Dataset) -> None:
         """Store another definition of a dataset, for the same records."""

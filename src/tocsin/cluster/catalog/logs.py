@@ -57,9 +57,6 @@ class LogTable:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def create(self, log: int, seed: int) -> None:
-        self._database.execute(sa.insert(logs).values(log=log, tail=0, last_us=0, seed=seed))
-
     def state(self, dataset: DatasetName, log: int) -> LogState | None:
         """None if the dataset has no shared log."""
         query = (
@@ -146,6 +143,10 @@ class LogTable:
             connection.execute(sa.delete(log_keys).where(log_keys.c.log == log, log_keys.c.at_us < keys_from_us))
             old = (log_answers.c.log == log) & (log_answers.c.at_us < answers_from_us)
             connection.execute(sa.delete(log_answers).where(old))
+
+
+def create_log(connection: Connection, log: int, seed: int) -> None:
+    connection.execute(sa.insert(logs).values(log=log, tail=0, last_us=0, seed=seed))
 
 
 def drop_log(connection: Connection, log: int, at_s: float) -> None:

@@ -26,7 +26,7 @@ LeftOut: TypeAlias = Mapping[int, Sequence[int] | None]
 
 
 class LogGone(Exception):
-    """The dataset of this log was dropped."""
+    """The dataset of this log was dropped, or the catalog was restored from a copy that ends before the keys known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Placing:
     def run(self) -> Placed:
         locked = sa.select(logs.c.tail, logs.c.last_us).where(logs.c.log == self._log).with_for_update()
         row = self._connection.execute(locked).one_or_none()
-        if row is None:
+        if row is None or (self._keys is not None and self._keys.known > row.tail):
             raise LogGone
         at_us = max(self._now_us, row.last_us)  # the clocks of gateways differ
         self._find_answers()
@@ -218,11 +218,12 @@ class Placing:
 
     def _fresh_keys(self, requests: Sequence[LogRequest]) -> set[bytes]:
         """The keys of these requests that are new. No other object can get a place meanwhile."""
-        digests = [digest for request in requests for digest in request.digests]
-        if self._keys is None or not digests:
+        if self._keys is None:
             return set()
+        # Also without keys of its own: afterwards the gateway takes all keys before the end of the log for known.
         self._keys.follow(key_blocks(self._connection, self._log, self._keys.known, 0))
-        return self._keys.fresh(digests)
+        digests = [digest for request in requests for digest in request.digests]
+        return self._keys.fresh(digests) if digests else set()
 
     def _store_answers(self, stored: Sequence[tuple[IdempotentRequest, bytes]], at_us: int) -> None:
         if not stored:

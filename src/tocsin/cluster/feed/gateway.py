@@ -90,13 +90,12 @@ class SyncGroup:
     A request that only repeats another request gets the result of its own group. That group is stored only if the group
     of the other request is stored too.
     """
-    revised: dict[int, Callable[[Accepted], Accepted | Refused]] = field(default_factory=dict)
-    """Position of an answer → how the sync changed it. The sync of a local log changes none."""
+    revised: dict[int, Accepted | Refused] = field(default_factory=dict)
+    """Position of an answer → the answer that the sync gave instead. The sync of a local log changes none."""
 
     def answer_to(self, accepted: Accepted) -> Accepted | Refused:
         """The answer to send to the publisher, once the group is stored."""
-        revise = self.revised.get(accepted.position)
-        return accepted if revise is None else revise(accepted)
+        return self.revised.get(accepted.position, accepted)
 
 
 @dataclass(frozen=True, slots=True)

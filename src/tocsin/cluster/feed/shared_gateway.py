@@ -6,7 +6,7 @@ repeats: records by their key, requests by their Idempotency-Key, messages of a 
 also those that other gateways accepted. So a request's answer is known only then: `SyncGroup.answer_to`.
 
 A gateway that dies between the two steps leaves an object that no row names; upkeep deletes it. No HTTP and no threads
-in here. Different threads may call `prepare`, `append`, `sync` and `maintain` at the same time.
+in here. Different threads may call `prepare`, `append`, `sync` and `maintain` at the same time, also several `sync`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from tocsin.cluster.cap.intake import AlertConflict, AlertIntake, AlertRefused, alert_digest
@@ -28,15 +28,10 @@ from tocsin.cluster.cap.shared_lineage import SharedLineage
 from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.catalog.logs import LogState
 from tocsin.cluster.catalog.placing import (
-    CursorElsewhere,
-    Fate,
-    IdempotentRequest,
     LogGone,
     LogRequest,
     NewObject,
     Placed,
-    RecordingStep,
-    Replayed,
 )
 from tocsin.cluster.feed.answertable import RequestDigests
 from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed, NewFrame
@@ -45,7 +40,6 @@ from tocsin.cluster.feed.log_objects import write_object
 from tocsin.cluster.feed.outcomes import (
     Accepted,
     Backlogged,
-    CursorConflict,
     FeedLimits,
     KeyConflict,
     RecordedRange,
@@ -55,6 +49,7 @@ from tocsin.cluster.feed.outcomes import (
 from tocsin.cluster.feed.recordforms import Malformed
 from tocsin.cluster.feed.records import Decoded, RecordCodec
 from tocsin.cluster.feed.requests import RequestReader
+from tocsin.cluster.feed.shared_answers import log_request, revised_answers
 from tocsin.cluster.feed.shared_keys import SharedKeys
 from tocsin.cluster.feed.shared_log import FOLDER, SharedLogReader
 from tocsin.cluster.feed.tap import RecordRing
@@ -78,18 +73,22 @@ _ALERTS_UNAVAILABLE = Unavailable("the catalog refused to remember the alert; tr
 class SharedGroup(SyncGroup):
     frames: list[NewFrame] = field(default_factory=list)
     requests: list[LogRequest] = field(default_factory=list)
+    answers: list[Accepted] = field(default_factory=list)
     bodies: list[bytes | None] = field(default_factory=list)
     """The digest of each request's body, if it has an Idempotency-Key."""
     bytes: int = 0
     since_us: int = 0
 
 
-def create_log(catalog: Catalog, log: int) -> None:
-    """Make the log of a new dataset shared."""
-    catalog.logs.create(log, secrets.randbits(62))
+def new_seed() -> int:
+    """For the digests of the keys of a new shared log."""
+    return secrets.randbits(62)
 
 
 class SharedGateway:
+    syncs_at_once = 3
+    """Groups that may be stored at the same time: one object is written while another gets its place."""
+
     def __init__(
         self,
         dataset: Dataset,
@@ -117,8 +116,8 @@ class SharedGateway:
         self._reader = RequestReader(codec, limits)
         self._state_lock = threading.Lock()
         """Guards the fresh group and the positions. Held for microseconds."""
-        self._sync_lock = threading.Lock()
-        """Held for a whole `sync`."""
+        self._place_lock = threading.Lock()
+        """Held while an object gets its place, and while the index of keys is used."""
         self._alerts = AlertIntake(dataset, SharedLineage(catalog.log_alerts, log))
         self._alerts_lock = threading.Lock()
         """Held while the records of an alert are made: they depend on the alerts before it."""
@@ -129,6 +128,15 @@ class SharedGateway:
         self._placed_s = -math.inf
         """When this gateway had read all keys of the others."""
         self._next_forget_s = time.monotonic() + FORGET_LEAST_S
+
+    @property
+    def has_collected(self) -> bool:
+        """True if requests wait for a `sync`."""
+        return bool(self._fresh.requests)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     @property
     def durable_end(self) -> int:
@@ -239,7 +247,8 @@ class SharedGateway:
             group.since_us = group.since_us or now_us
             group.bytes = frame.next_position
             group.frames.append(frame)
-            group.requests.append(_request(request, records, answer))
+            group.requests.append(log_request(request, records, answer))
+            group.answers.append(answer)
             group.bodies.append(None if request.digests is None else request.digests.body)
             if records.count:
                 self.recent.add(records.lines)
@@ -254,7 +263,8 @@ class SharedGateway:
             return _CLOSED
         if self._is_full(body_bytes):
             if time.monotonic() - self._looked_s > LOOK_S:
-                self.look()
+                with suppress(SQLAlchemyError):  # the publisher tries again
+                    self.look()
             if self._is_full(body_bytes):
                 return Backlogged(5)
         return None
@@ -278,35 +288,41 @@ class SharedGateway:
 
         Raises `FeedLogWriteFailed` if the store or the catalog does not take them. Then none of them is stored.
         """
-        with self._sync_lock:
-            with self._state_lock:
-                if self._closed:
-                    raise FeedLogWriteFailed(f"{self.dataset.name}: {_CLOSED.reason}")
-                group, self._fresh = self._fresh, SharedGroup()
-            if not group.requests:
-                group.stored = True
-                return self._tail
-            try:
-                placed = self._store(group)
-            except BaseException as error:
-                group.stored = False
-                if isinstance(error, LogGone):
-                    self._closed = True
-                raise FeedLogWriteFailed(
-                    f"{self.dataset.name}: {error or _CLOSED.reason}; nothing was stored"
-                ) from error
-            self._tail, self._ingested = max(self._tail, placed.tail), max(self._ingested, placed.ingested)
-            self._looked_s = time.monotonic()
-            group.revised = _revised(group, placed.fates)
+        with self._state_lock:
+            if self._closed:
+                raise FeedLogWriteFailed(f"{self.dataset.name}: {_CLOSED.reason}")
+            group, self._fresh = self._fresh, SharedGroup()
+        if not group.requests:
             group.stored = True
             return self._tail
+        try:
+            path, size_bytes = self._write(group)
+            with self._place_lock:
+                placed = self._place(group, path, size_bytes)
+        except BaseException as error:
+            group.stored = False
+            if isinstance(error, LogGone):
+                self._closed = True
+            raise FeedLogWriteFailed(f"{self.dataset.name}: {error or _CLOSED.reason}; nothing was stored") from error
+        with self._state_lock:
+            self._tail, self._ingested = max(self._tail, placed.tail), max(self._ingested, placed.ingested)
+            self._looked_s = time.monotonic()
+        group.revised = revised_answers(group.answers, group.bodies, placed.fates)
+        group.stored = True
+        return self._tail
 
-    def _store(self, group: SharedGroup) -> Placed:
+    def _write(self, group: SharedGroup) -> tuple[str, int]:
+        """(path of the object, its length in the log)."""
         started_s = time.monotonic()
         path = f"{self._folder}/{uuid.uuid4().hex}-.log"
         size_bytes = write_object(self._storage, path, group.frames)
         if time.monotonic() - started_s > PLACE_S:
             raise FeedLogWriteFailed("the store took too long")
+        return path, size_bytes
+
+    def _place(self, group: SharedGroup, path: str, size_bytes: int) -> Placed:
+        if self._closed:
+            raise FeedLogWriteFailed(_CLOSED.reason)
         now_us = self._now_us()
         keys_from_us, answers_from_us = self._horizons_us(now_us)
         new = NewObject(path, size_bytes, group.since_us, group.requests)
@@ -339,7 +355,7 @@ class SharedGateway:
         now_s = self._now_s()
         self._catalog.logs.trim(self._log, self._ingested, now_s)
         if self._keys is not None:
-            with self._sync_lock:
+            with self._place_lock:
                 self._keys.merge()
         if time.monotonic() >= self._next_forget_s:
             retain_s = self.dataset.retain_s or self.limits.idempotency_retention_s
@@ -356,7 +372,7 @@ class SharedGateway:
 
     def close(self) -> None:
         """Take no more requests. Those that are collected and not synced are not stored."""
-        with self._sync_lock, self._state_lock:
+        with self._place_lock, self._state_lock:
             if not self._closed and self._keys is not None:
                 self._keys.close()
             self._closed = True
@@ -364,38 +380,3 @@ class SharedGateway:
 
 
 Gateway: TypeAlias = FeedGateway | SharedGateway
-
-
-def _request(request: Prepared, records: Decoded, answer: Accepted) -> LogRequest:
-    def stored_answer(duplicates: int) -> bytes:
-        return msgspec.json.encode(_without(answer, duplicates))
-
-    digests, recorded = request.digests, request.recorded
-    return LogRequest(
-        records.count,
-        records.digests,
-        stored_answer,
-        None if digests is None else IdempotentRequest(*digests),
-        None if recorded is None else RecordingStep(recorded.recording, recorded.after, recorded.upto),
-    )
-
-
-def _without(answer: Accepted, duplicates: int) -> Accepted:
-    return replace(answer, accepted=answer.accepted - duplicates, duplicates=duplicates) if duplicates else answer
-
-
-_decode_accepted = msgspec.json.Decoder(Accepted).decode
-
-
-def _revised(group: SharedGroup, fates: list[Fate]) -> dict[int, Callable[[Accepted], Accepted | Refused]]:
-    """How the answers of a group change, by their place in it."""
-    revised: dict[int, Callable[[Accepted], Accepted | Refused]] = {}
-    for place, (fate, body) in enumerate(zip(fates, group.bodies, strict=True)):
-        if isinstance(fate, CursorElsewhere):
-            revised[place] = lambda _, upto=fate.upto: CursorConflict(upto)  # type: ignore[misc]
-        elif isinstance(fate, Replayed):
-            earlier = KeyConflict() if fate.body != body else replace(_decode_accepted(fate.answer), replayed=True)
-            revised[place] = lambda _, earlier=earlier: earlier  # type: ignore[misc]
-        elif fate.duplicates:
-            revised[place] = lambda answer, repeats=fate.duplicates: _without(answer, repeats)  # type: ignore[misc]
-    return revised

@@ -83,7 +83,8 @@ class SharedDatasets:
         with self._lock:
             for name, opened in list(self._open.items()):
                 entry = stored.get(name)
-                if entry is None or entry.generation != opened.generation or entry.dataset != opened.dataset:
+                is_same = entry is not None and (entry.generation, entry.dataset) == (opened.generation, opened.dataset)
+                if not is_same or (opened.gateway is not None and opened.gateway.closed):
                     if opened.gateway is not None:
                         opened.gateway.close()
                     del self._open[name]

@@ -11,7 +11,6 @@ import pytest
 
 from tests.cluster.cap.alerts import SQUARE, alert, area, at, info, reference
 from tocsin.cluster.catalog import Catalog
-from tocsin.cluster.feed import shared_gateway
 from tocsin.cluster.feed.feedlog import FeedLog
 from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed
 from tocsin.cluster.feed.gateway import Accepted, FeedGateway, FeedLimits, KeyConflict, Malformed, RecordForm, TooLarge
@@ -338,7 +337,7 @@ def test_retry_after_a_failed_sync_stores_the_same_records(
             raise OSError("full")
 
         broken.setattr(FeedLog, "sync", refuse)
-        broken.setattr(shared_gateway, "write_object", refuse)
+        broken.setattr("tocsin.cluster.feed.shared_gateway.write_object", refuse)
         assert isinstance(dataset.gateway.accept(update, RecordForm.CAP), Accepted)
         with pytest.raises((OSError, FeedLogWriteFailed), match="full"):
             dataset.gateway.sync()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +18,9 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
 from tests import postgresql
-from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.catalog import Catalog, placing
 from tocsin.cluster.catalog.logs import LogTable
 from tocsin.cluster.catalog.tables import logs
-from tocsin.cluster.feed import shared_gateway
 from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed
 from tocsin.cluster.feed.gateway import (
     Accepted,
@@ -32,6 +32,7 @@ from tocsin.cluster.feed.gateway import (
     Refused,
     Unavailable,
 )
+from tocsin.cluster.feed.log_objects import write_object
 from tocsin.cluster.feed.outcomes import FeedLimits
 from tocsin.cluster.feed.shared_gateway import SharedGateway, new_seed
 from tocsin.cluster.server.group_commit import GroupCommit
@@ -242,6 +243,46 @@ def test_gateway_that_knows_keys_beyond_a_restored_catalog_closes(world: World) 
     assert gateway.closed
 
 
+def test_gateway_that_stops_in_its_transaction_does_not_hold_up_the_others(
+    postgresql_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "_END_WHEN_SILENT", placing._END_WHEN_SILENT.replace("5s", "500ms"))
+    postgresql.make_empty(postgresql_url)
+    catalogs = [Catalog(postgresql_url) for _ in range(2)]
+    world = World(catalogs[0], tmp_path / "root", KEYED)
+    stopped, other = world.gateway(), world.gateway()
+    other._catalog = catalogs[1]
+    in_transaction, goes_on = threading.Event(), threading.Event()
+    find_answers = placing.Placing._find_answers
+
+    def stop_here(transaction: Any) -> None:
+        if transaction._keys is stopped._keys:
+            in_transaction.set()
+            assert goes_on.wait(30)
+        find_answers(transaction)
+
+    monkeypatch.setattr(placing.Placing, "_find_answers", stop_here)
+    late = sent(stopped, "a", key="k")
+    failed: list[BaseException] = []
+
+    def sync() -> None:
+        try:
+            stopped.sync()
+        except FeedLogWriteFailed as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=sync)
+    thread.start()
+    assert in_transaction.wait(30)
+    assert answers(other, sent(other, "a", "b")) == [(2, 0)], "it waits half a second at most"
+    goes_on.set()
+    thread.join()
+    assert failed and isinstance(late(), Unavailable)
+    assert answers(stopped, sent(stopped, "a")) == [(0, 1)]
+    for catalog in catalogs:
+        catalog.close()
+
+
 requests = st.lists(
     st.tuples(
         st.integers(0, 2),
@@ -299,7 +340,7 @@ def test_any_requests_at_any_gateways_store_what_one_gateway_would(
 def test_groups_that_are_stored_at_once_answer_every_request(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Objects are written at the same time and get their places one after another; one of them fails."""
     gateway = world.gateway()
-    write, written, fails = shared_gateway.write_object, itertools.count(), 5
+    write, written, fails = write_object, itertools.count(), 5
 
     def write_slowly(*arguments: Any) -> int:
         number = next(written)
@@ -308,7 +349,7 @@ def test_groups_that_are_stored_at_once_answer_every_request(world: World, monke
             raise OSError("the store is away")
         return write(*arguments)
 
-    monkeypatch.setattr(shared_gateway, "write_object", write_slowly)
+    monkeypatch.setattr("tocsin.cluster.feed.shared_gateway.write_object", write_slowly)
 
     async def main() -> list[Accepted | Refused]:
         commit = GroupCommit(gateway)

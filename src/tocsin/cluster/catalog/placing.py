@@ -21,6 +21,8 @@ from tocsin.cluster.catalog.tables import datasets, log_answers, log_cursors, lo
 from tocsin.database.database import chunks
 
 DIGEST_BYTES = 16
+_END_WHEN_SILENT = "SET LOCAL idle_in_transaction_session_timeout = '5s'"
+"""PostgreSQL ends the transaction of a gateway that is stopped or cut off: it holds the lock that the others need."""
 LeftOut: TypeAlias = Mapping[int, Sequence[int] | None]
 """Request in the object → numbers of its lines that do not count; None for all of them."""
 
@@ -145,6 +147,8 @@ class Placing:
         """The keys that this object is the first to use."""
 
     def run(self) -> Placed:
+        if self._connection.dialect.name == "postgresql":
+            self._connection.exec_driver_sql(_END_WHEN_SILENT)
         locked = sa.select(logs.c.tail, logs.c.last_us).where(logs.c.log == self._log).with_for_update()
         row = self._connection.execute(locked).one_or_none()
         if row is None or (self._keys is not None and self._keys.known > row.tail):

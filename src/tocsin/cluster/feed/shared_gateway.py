@@ -73,7 +73,7 @@ _ALERTS_UNAVAILABLE = Unavailable("the catalog refused to remember the alert; tr
 class SharedGroup(SyncGroup):
     frames: list[NewFrame] = field(default_factory=list)
     requests: list[LogRequest] = field(default_factory=list)
-    answers: list[Accepted] = field(default_factory=list)
+    provisional: list[Accepted] = field(default_factory=list)
     bodies: list[bytes | None] = field(default_factory=list)
     """The digest of each request's body, if it has an Idempotency-Key."""
     bytes: int = 0
@@ -248,7 +248,7 @@ class SharedGateway:
             group.bytes = frame.next_position
             group.frames.append(frame)
             group.requests.append(log_request(request, records, answer))
-            group.answers.append(answer)
+            group.provisional.append(answer)
             group.bodies.append(None if request.digests is None else request.digests.body)
             if records.count:
                 self.recent.add(records.lines)
@@ -295,10 +295,11 @@ class SharedGateway:
         if not group.requests:
             group.stored = True
             return self._tail
+        started_s = time.monotonic()
         try:
             path, size_bytes = self._write(group)
             with self._place_lock:
-                placed = self._place(group, path, size_bytes)
+                placed = self._place(group, path, size_bytes, started_s)
         except BaseException as error:
             group.stored = False
             if isinstance(error, LogGone):
@@ -307,22 +308,18 @@ class SharedGateway:
         with self._state_lock:
             self._tail, self._ingested = max(self._tail, placed.tail), max(self._ingested, placed.ingested)
             self._looked_s = time.monotonic()
-        group.revised = revised_answers(group.answers, group.bodies, placed.fates)
+        group.revised = revised_answers(group.provisional, group.bodies, placed.fates)
         group.stored = True
         return self._tail
 
     def _write(self, group: SharedGroup) -> tuple[str, int]:
         """(path of the object, its length in the log)."""
-        started_s = time.monotonic()
         path = f"{self._folder}/{uuid.uuid4().hex}-.log"
-        size_bytes = write_object(self._storage, path, group.frames)
-        if time.monotonic() - started_s > PLACE_S:
-            raise FeedLogWriteFailed("the store took too long")
-        return path, size_bytes
+        return path, write_object(self._storage, path, group.frames)
 
-    def _place(self, group: SharedGroup, path: str, size_bytes: int) -> Placed:
-        if self._closed:
-            raise FeedLogWriteFailed(_CLOSED.reason)
+    def _place(self, group: SharedGroup, path: str, size_bytes: int, started_s: float) -> Placed:
+        if self._closed or time.monotonic() - started_s > PLACE_S:
+            raise FeedLogWriteFailed(_CLOSED.reason if self._closed else "this process was stopped for too long")
         now_us = self._now_us()
         keys_from_us, answers_from_us = self._horizons_us(now_us)
         new = NewObject(path, size_bytes, group.since_us, group.requests)

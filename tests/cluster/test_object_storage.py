@@ -116,6 +116,38 @@ def test_spark_reads_the_same_rows_from_a_bucket_as_from_a_folder(
     assert as_text[0] == as_text[1] and as_text[0].total() == 60
 
 
+def test_feed_and_file_of_a_static_dataset_fill_a_bucket(
+    cluster_at: ClusterAt, object_store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(smalltables, "SMALL_TABLE_ROWS", 0)
+    drop, teams = tmp_path / "drop", tmp_path / "teams.csv"
+    drop.mkdir()
+    teams.write_text("kind,team\nfire,red\n", encoding="utf-8")
+    root = tmp_path / "fed"
+    cluster = cluster_at(root, store=object_store)
+    declare(
+        cluster,
+        f"""CREATE STATIC DATASET Teams FROM '{teams}';
+        CREATE STREAM DATASET Reports (id STRING, kind STRING) KEY (id);
+        CREATE FEED Drop INTO Reports FROM json OPTIONS (path '{drop}');
+        CREATE REPETITIVE CHANNEL Assigned (kind STRING) EVERY 5 SECONDS AS
+          SELECT r.id, t.team FROM NEW Reports r JOIN Teams t ON t.kind = r.kind WHERE r.kind = :kind;""",
+    )
+    cluster.subscribe("Assigned", [{"kind": "fire"}], NORTH)
+    publish(cluster, "Reports", [{"id": "a", "kind": "fire"}])
+    (drop / "1.json").write_text('{"id": "a", "kind": "fire"}\n{"id": "b", "kind": "fire"}\n', encoding="utf-8")
+    [feed] = cluster.datasets.feeds()
+    feed.query.catch_up()
+    cluster = cluster_at(root, store=object_store)
+    (drop / "2.json").write_text('{"id": "b", "kind": "fire"}\n{"id": "c", "kind": "fire"}\n', encoding="utf-8")
+    [feed] = cluster.datasets.feeds()
+    feed.query.catch_up()
+    publish(cluster, "Reports", [{"id": "c", "kind": "fire"}, {"id": "d", "kind": "fire"}])
+    cluster.execute("Assigned")
+    rows = results_of(cluster, "Assigned")["fire",]
+    assert Counter((row["id"], row["team"]) for row in rows) == Counter((name, "red") for name in "abcd")
+
+
 def test_store_that_does_not_answer_is_reported_without_secrets(
     cluster_at: ClusterAt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

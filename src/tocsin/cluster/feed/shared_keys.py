@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import weakref
 from collections.abc import Callable, Collection, Iterable
 from itertools import compress
 from pathlib import Path
@@ -21,6 +22,7 @@ class SharedKeys:
     def __init__(self, retention_s: float | None, memory_keys: int, now_us: Callable[[], int]) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tocsin-keys-"))
         self._index = KeyIndex(self._folder, retention_s, memory_keys)
+        self._removal = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._now_us = now_us
         self.known = 0
         """The index has the keys of all objects before this position."""
@@ -59,4 +61,4 @@ class SharedKeys:
         self._index.merge(self._now_us())
 
     def close(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._removal()

@@ -16,6 +16,8 @@ import hypothesis
 import pytest
 import structlog
 
+from tests import object_storage
+from tests.object_storage import ObjectStore, use_credentials
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.feed.gateway import Accepted, RecordForm
 from tocsin.cluster.retention import Uptime
@@ -26,6 +28,7 @@ from tocsin.runtime.http.logs import configure_logs
 from tocsin.wire.errors import TocsinError
 
 ClusterAt = Callable[..., DataCluster]
+use_credentials()
 # For every Java process that a test starts, directly or not: in a minute, the optimising compiler and the parallel
 # collector do not pay off.
 os.environ["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -90,21 +93,34 @@ def clock() -> Clock:
 
 @pytest.fixture
 def cluster_at(spark: Session, clock: Clock, tmp_path: Path) -> Iterator[ClusterAt]:
-    """`cluster_at(root)` opens a data cluster. A second call with the same root restarts it: it closes the first."""
+    """`cluster_at(root)` opens a data cluster. A second call with the same root restarts it: it closes the first.
+
+    With `store`, the data is in object storage, and the folder `root` has the local state.
+    """
     opened: dict[Path, DataCluster] = {}
 
     def open_cluster(
-        root: Path = tmp_path / "data", arrived: Callable[[ChannelName], None] | None = None, **settings: Any
+        root: Path = tmp_path / "data",
+        arrived: Callable[[ChannelName], None] | None = None,
+        store: ObjectStore | None = None,
+        **settings: Any,
     ) -> DataCluster:
         if root in opened:
             opened[root].close()
-        own = ClusterSettings(**{"root": str(root), "files": str(tmp_path)} | settings)
+        place = {"root": str(root)} if store is None else store.settings(root)
+        own = ClusterSettings(**place | {"files": str(tmp_path)} | settings)
         opened[root] = DataCluster(spark, own, clock, arrived, clock.uptime())
         return opened[root]
 
     yield open_cluster
     for cluster in opened.values():
         cluster.close()
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """A real S3 server."""
+    yield from object_storage.running_or_skipped()
 
 
 def publish(cluster: DataCluster, dataset: str, records: Sequence[dict[str, Any]]) -> Accepted:

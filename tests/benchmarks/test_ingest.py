@@ -9,7 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tocsin.benchmarks.ingest import IngestRound, _parse_and_append, group_sizes
+from tocsin.benchmarks.ingest import _parse_and_append, group_sizes
+from tocsin.benchmarks.shared.posting import IngestRound
 
 
 @given(st.integers(1, 2_000), st.integers(1, 2_000))

@@ -1,8 +1,9 @@
 """A data cluster that kills itself at a chosen commit; run by test_crash.py in a process of its own.
 
-    python crash_child.py ROOT ROUND WHERE
+    python crash_child.py SETTINGS ROUND WHERE
 
-WHERE names a commit of the catalog, and whether to die before or after it.
+SETTINGS is a JSON object of the data cluster's settings. WHERE names a commit of the catalog, and whether to die
+before or after it.
 """
 
 from __future__ import annotations
@@ -61,9 +62,9 @@ def report_acknowledged(acknowledged: list[str]) -> None:
     sys.stdout.flush()
 
 
-def main(root: str, round_number: str, where: str) -> None:
+def main(settings: str, round_number: str, where: str) -> None:
     spark = make_session("local[2]", {"spark.driver.memory": "1g"})
-    cluster = DataCluster(spark, ClusterSettings(root=root), time.time)
+    cluster = DataCluster(spark, ClusterSettings(**json.loads(settings)), time.time)
     if not cluster.channels.all():
         declare(cluster, APPLICATION)
         cluster.subscribe("OfKind", [{"kind": kind} for kind in KINDS], BrokerId("north"))

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ClusterAt, results_of
+from tests.object_storage import ObjectStore
 from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.spark.frames import dataset_frame
@@ -30,10 +31,10 @@ DEATHS = (
 )
 
 
-def killed(root: Path, round_number: int, where: str) -> list[str]:
+def killed(settings: dict[str, str], round_number: int, where: str) -> list[str]:
     """The records that a data cluster acknowledged before it killed itself at `where`."""
     child = subprocess.run(
-        [sys.executable, "-m", "tests.cluster.crash_child", str(root), str(round_number), where],
+        [sys.executable, "-m", "tests.cluster.crash_child", json.dumps(settings), str(round_number), where],
         cwd=PROJECT,
         capture_output=True,
         text=True,
@@ -44,15 +45,19 @@ def killed(root: Path, round_number: int, where: str) -> list[str]:
     return [name for line in child.stdout.splitlines() if line.startswith("[") for name in json.loads(line)]
 
 
+@pytest.mark.parametrize("place", ["folder", "bucket"])
 def test_killed_data_cluster_loses_no_record_and_repeats_none(
-    spark: Session, cluster_at: ClusterAt, tmp_path: Path
+    spark: Session, cluster_at: ClusterAt, tmp_path: Path, place: str, request: pytest.FixtureRequest
 ) -> None:
+    store: ObjectStore | None = request.getfixturevalue("object_store") if place == "bucket" else None
+    settings = {"root": str(tmp_path)} if store is None else store.settings(tmp_path)
+    deaths = DEATHS if store is None else DEATHS[::3]
     acknowledged: list[str] = []
-    for round_number, where in enumerate(DEATHS):
-        acknowledged += killed(tmp_path, round_number, where)
-    assert len(acknowledged) >= 40 * len(DEATHS)
+    for round_number, where in enumerate(deaths):
+        acknowledged += killed(settings, round_number, where)
+    assert len(acknowledged) >= 40 * len(deaths)
 
-    cluster = cluster_at(tmp_path)
+    cluster = cluster_at(tmp_path, store=store)
     cluster.catch_up("Reports")
     while cluster.execute("OfKind") is not None:
         pass

@@ -73,5 +73,5 @@ def test_results_of_an_earlier_release_arrive_once_and_without_a_gap(updated: Ne
     published = updated.run(updated.publisher.publish("Reports", [again, record]))
     assert (published.accepted, published.duplicates) == (1, 1)
     assert sorted(updated.run(notifications(updated, 2))) == [("NearMe", "r6"), ("OfKind", "r6")]
-    assert formats(tmp_path / "root/state/catalog.sqlite") == [("data root", 2)]
+    assert formats(tmp_path / "root/state/catalog.sqlite") == [("data root", 3)]
     assert formats(tmp_path / "root/coordinator/coordinator.sqlite") == [("coordinator's store", 1)]

@@ -9,17 +9,15 @@ cluster`, and warm up for one round.
 Checked by: the publishers, which count acknowledged records.
 Prints: records per second and CPU time per record of both, the median and the worst ratio of the rounds, the rate with
 one record per request, and the rate while Spark fills the dataset at the same time. CPU time is that of the server's
-process, without publishers.
+process, without publishers. With `--root`, see `shared/ingest_places.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from types import SimpleNamespace
@@ -28,6 +26,8 @@ from typing import Annotated, Any
 import typer
 
 from tocsin.benchmarks.shared.harness import announce, command, declare, temporary_folder
+from tocsin.benchmarks.shared.ingest_places import measure_places
+from tocsin.benchmarks.shared.posting import IngestRound, post
 
 APPLICATION = """
 CREATE STREAM DATASET Reports (report_id STRING, kind STRING, severity INT, lat DOUBLE, lon DOUBLE, message STRING,
@@ -41,6 +41,11 @@ def ingest(
     connections: Annotated[int, typer.Option(help="Requests in progress at the same time.")] = 8,
     rounds: Annotated[int, typer.Option(help="Measured rounds, after one that warms up.")] = 5,
     single_records: Annotated[int, typer.Option(help="Records of a last round with one record per request.")] = 20_000,
+    root: Annotated[
+        str | None,
+        typer.Option(help="Compare a shared log below this root with the local one; s3://bucket/prefix, or a folder."),
+    ] = None,
+    s3_endpoint: Annotated[str | None, typer.Option(help="Server of that bucket, if it is not AWS.")] = None,
 ) -> dict[str, Any]:
     """Post records over HTTP and count durable acknowledgements."""
     from tocsin.cluster.server.memory import choose_allocator
@@ -52,7 +57,10 @@ def ingest(
 
     configure_logs("error")
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(measure(records, batch, connections, rounds, single_records))
+        if root is None:
+            return runner.run(measure(records, batch, connections, rounds, single_records))
+        place = {"root": root, "s3_endpoint": s3_endpoint}
+        return runner.run(measure_places(place, IngestRound(0, records, batch), connections, rounds))
 
 
 register = command(ingest)
@@ -96,18 +104,19 @@ async def measure(
                 syncs = 0
                 work = IngestRound(number, records, batch)
                 cpu_s = time.process_time()
-                took_s = await _post(address, token or "", connections, work)
+                took_s = (await post(address, token or "", connections, work)).took_s
                 ours = Measured(records / took_s, (time.process_time() - cpu_s) / records * 1e6)
                 plain = await asyncio.to_thread(_parse_and_append, work, syncs, root)
                 announce(f"acknowledged: {ours}; raw: {plain}; {syncs} fsyncs each")
                 if number:
                     acknowledged.append(ours)
                     raw.append(plain)
-            single_s = await _post(address, token or "", connections, IngestRound(rounds + 1, single_records, 1))
+            single = IngestRound(rounds + 1, single_records, 1)
+            single_s = (await post(address, token or "", connections, single)).took_s
             announce(f"{single_records / single_s:,.0f} acknowledged records/s with one record per request")
             reports.query = None
             await asyncio.to_thread(server.process.cluster.datasets.start_ingestion, "Reports")
-            busy_s = await _post(address, token or "", connections, IngestRound(rounds + 2, records, batch))
+            busy_s = (await post(address, token or "", connections, IngestRound(rounds + 2, records, batch))).took_s
             announce(f"{records / busy_s:,.0f} acknowledged records/s while Spark fills the dataset")
         finally:
             server.stop()
@@ -138,76 +147,6 @@ class Measured:
 
     def __str__(self) -> str:
         return f"{self.records_per_s:,.0f} records/s, {self.cpu_us_per_record:.2f} µs of CPU time a record"
-
-
-@dataclass(frozen=True, slots=True)
-class IngestRound:
-    number: int
-    records: int
-    batch: int
-    """Records in a request."""
-
-    def bodies(self) -> list[bytes]:
-        import msgspec
-
-        indexes = range(self.records)
-        parts = (indexes[start : start + self.batch] for start in range(0, self.records, self.batch))
-        return [msgspec.json.encode([self._report(index) for index in part]) for part in parts]
-
-    def _report(self, index: int) -> dict[str, Any]:
-        return {
-            "report_id": f"{self.number}-{index}",
-            "kind": ("fire", "flood", "storm", "crash")[index % 4],
-            "severity": index % 5 + 1,
-            "lat": 60.1 + index % 1000 / 10_000,
-            "lon": 24.9 + index % 997 / 10_000,
-            "message": "m" * 120,
-            "reported_at": "2026-11-15T18:00:00Z",
-        }
-
-
-async def _post(address: str, token: str, connections: int, work: IngestRound) -> float:
-    """Post a round from another process; return its seconds from the first request to the last acknowledgement."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(pool, _publish, address, token, connections, work)
-
-
-def _publish(address: str, token: str, connections: int, work: IngestRound) -> float:
-    return asyncio.run(_post_bodies(address, token, connections, work))
-
-
-async def _post_bodies(address: str, token: str, connections: int, work: IngestRound) -> float:
-    """Post over plain HTTP/1.1 on raw sockets: a publisher that costs little leaves the cores to the server."""
-    import msgspec
-
-    host, _, port = address.removeprefix("http://").partition(":")
-    head = f"POST /v1/datasets/Reports/records HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
-    unsent = iter(work.bodies())
-    acknowledged = 0
-
-    async def post_over_one_connection() -> None:
-        nonlocal acknowledged
-        reader, writer = await asyncio.open_connection(host, int(port))
-        for body in unsent:
-            writer.write(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-            status = await reader.readline()
-            length = 0
-            while (line := await reader.readline()) != b"\r\n":
-                name, _, value = line.partition(b":")
-                if name.lower() == b"content-length":
-                    length = int(value)
-            answer = msgspec.json.decode(await reader.readexactly(length))
-            if b" 200 " in status:
-                acknowledged += answer["accepted"]
-        writer.close()
-
-    started_s = time.perf_counter()
-    await asyncio.gather(*(post_over_one_connection() for _ in range(connections)))
-    took_s = time.perf_counter() - started_s
-    if acknowledged != work.records:
-        raise RuntimeError(f"the server acknowledged {acknowledged:,} of {work.records:,} records")
-    return took_s
 
 
 def _parse_and_append(work: IngestRound, syncs: int, root: str) -> Measured:

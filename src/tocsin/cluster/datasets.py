@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tocsin.cluster.catalog import FeedProgress, dataset_owner
 from tocsin.cluster.feed.gateway import FeedGateway
+from tocsin.cluster.feed.shared_gateway import Gateway, SharedGateway, new_seed
 from tocsin.cluster.live import ArrivalNotifier, EngineContext, LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.sources import Sources
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
@@ -69,6 +70,14 @@ class Datasets:
             if live.gateway is not None and live.gateway.backlog_bytes:
                 self.start_ingestion(live.name)
 
+    def with_records_of_other_gateways(self) -> list[str]:
+        """The idle datasets with records in their shared logs: gateways of other processes accepted them."""
+        idle = [live for live in self._datasets.values() if live.query is None]
+        if not any(isinstance(live.gateway, SharedGateway) for live in idle):
+            return []
+        waiting = self._catalog.logs.backlogs()
+        return [live.name for live in idle if live.name in waiting]
+
     def close(self) -> None:
         """Stop all queries. Acknowledged records stay in the feed logs for the next start."""
         for feed in self._feeds.values():
@@ -90,7 +99,7 @@ class Datasets:
             raise TocsinError(Code.UNKNOWN_DATASET, f"there is no dataset {name} (there are: {names})")
         return live
 
-    def gateway(self, name: str) -> FeedGateway:
+    def gateway(self, name: str) -> Gateway:
         """The gateway that accepts records for a dataset. The caller then calls `start_ingestion`."""
         live = self.get(name)
         if live.gateway is None:
@@ -103,9 +112,7 @@ class Datasets:
         """Start moving accepted records from the gateway into the dataset. An idle dataset runs no query."""
         live = self.get(name)
         scratch = self._state / "scratch" / f"gateway-{live.name}-{live.generation}"
-        live.start_query(
-            lambda gateway: start_gateway(self._context.spark, live.writer, gateway.log_directory, scratch)
-        )
+        live.start_query(lambda gateway: start_gateway(self._context.spark, live.writer, gateway, scratch))
 
     def restart_ingestion(self, name: str) -> None:
         """Restart a query that stopped by itself, from the position that the catalog has."""
@@ -115,9 +122,11 @@ class Datasets:
     def catch_up(self, name: str) -> None:
         """Return when every record acknowledged before the call is in the dataset."""
         self.start_ingestion(name)
-        query = self.get(name).query
-        if query is not None:
-            query.catch_up()
+        live = self.get(name)
+        if isinstance(live.gateway, SharedGateway):
+            live.gateway.look()  # records of other gateways too
+        if live.query is not None:
+            live.query.catch_up()
 
     def static_columns(self, dataset: Dataset, path: str, format: str) -> Schema:
         """The columns of a STATIC dataset: those declared, or those of its file."""
@@ -132,7 +141,8 @@ class Datasets:
             dataset = replace(dataset, schema=self.static_columns(dataset, path, format))
         with self._lock:
             generation = self._catalog.next_generation()
-            self._catalog.datasets.create(dataset, generation)
+            shares_log = dataset.kind is not DatasetKind.STATIC and self._context.settings.shares_logs()
+            self._catalog.datasets.create(dataset, generation, new_seed() if shares_log else None)
             self._add(dataset, generation, 0, 0)
         if path is not None:
             try:
@@ -193,12 +203,7 @@ class Datasets:
 
         gateway = None
         if dataset.kind is not DatasetKind.STATIC:
-            gateway = FeedGateway(
-                dataset,
-                self._feed_folder(dataset, generation),
-                self._context.settings.limits,
-                self._context.retention_s,
-            )
+            gateway = self._open_gateway(dataset, generation)
             gateway.ingested(position)
         writer = DatasetWriter(
             dataset,
@@ -215,6 +220,13 @@ class Datasets:
         )
         writer.has_feeds = self._catalog.has_fact(_fed_fact(dataset.name, generation))
         self._datasets[dataset.name.lower()] = LiveDataset(dataset, generation, writer, gateway)
+
+    def _open_gateway(self, dataset: Dataset, generation: int) -> Gateway:
+        limits, now_s = self._context.settings.limits, self._context.retention_s
+        shared = self._catalog.logs.state(dataset.name, generation)
+        if shared is None:
+            return FeedGateway(dataset, self._feed_folder(dataset, generation), limits, now_s)
+        return SharedGateway(dataset, generation, self._catalog, self._context.storage, limits, now_s, shared)
 
     def _feed_folder(self, dataset: Dataset, generation: int) -> Path:
         return self._state / "feeds" / f"{dataset.name}-{generation}"

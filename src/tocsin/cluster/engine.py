@@ -16,16 +16,15 @@ from tocsin.cluster.channels import Channels, GrantedSubscription
 from tocsin.cluster.datasets import Datasets
 from tocsin.cluster.deaths import FROM_OUTSIDE
 from tocsin.cluster.executions import Executions
-from tocsin.cluster.feed.gateway import FeedGateway
+from tocsin.cluster.feed.shared_gateway import Gateway
 from tocsin.cluster.joint_executions import JointOutcome
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.retention import RetentionClock, Uptime, machine_uptime
 from tocsin.cluster.settings import ClusterSettings
-from tocsin.cluster.spark.frames import EMPTY_FOLDER
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.store.readers import Garbage, Readers
 from tocsin.cluster.store.results import ResultStore
-from tocsin.cluster.store.storage import Storage, lock_root
+from tocsin.cluster.store.storage import lock_root
 from tocsin.cluster.store.writes import Writes
 from tocsin.cluster.subscriptions import Subscriptions, Users
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
@@ -53,8 +52,8 @@ class DataCluster:
         self.now_s = now_s
         settings.state_folder().mkdir(parents=True, exist_ok=True)
         self._lock_file = lock_root(settings.state_folder())
-        self.storage = Storage(settings.root)
-        self.storage.make_folder(EMPTY_FOLDER)
+        self.storage = settings.storage()
+        self.storage.check()
         self.catalog = Catalog(settings.catalog_url())
         uptime = uptime or machine_uptime()
         self.retention_s = RetentionClock(self.catalog, now_s, uptime)
@@ -91,7 +90,7 @@ class DataCluster:
     def dataset(self, name: str) -> LiveDataset:
         return self.datasets.get(name)
 
-    def gateway(self, name: str) -> FeedGateway:
+    def gateway(self, name: str) -> Gateway:
         return self.datasets.gateway(name)
 
     def catch_up(self, name: str) -> None:

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
 from tocsin.cluster.catalog import Catalog
-from tocsin.cluster.feed.gateway import FeedGateway
+from tocsin.cluster.feed.shared_gateway import Gateway
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
 from tocsin.cluster.spark.gateway_ingestion import GatewayIngestion
@@ -56,7 +56,7 @@ class LiveDataset:
     dataset: Dataset
     generation: int
     writer: DatasetWriter
-    gateway: FeedGateway | None
+    gateway: Gateway | None
     """The gateway that accepts records; None for STATIC datasets."""
     query: GatewayIngestion | None = None
     """Moves accepted records from the gateway into the dataset; None until the first record."""
@@ -70,7 +70,7 @@ class LiveDataset:
     def name(self) -> DatasetName:
         return self.dataset.name
 
-    def start_query(self, start: Callable[[FeedGateway], GatewayIngestion]) -> None:
+    def start_query(self, start: Callable[[Gateway], GatewayIngestion]) -> None:
         """Start the ingestion query, unless it runs or the dataset is STATIC, closing or being dropped."""
         with self._starting:
             if self.gateway is not None and self.query is None and not (self._closing or self._dropping):

@@ -18,7 +18,7 @@ import msgspec
 
 from tocsin.cluster.catalog import Catalog
 
-_FACT = "retention_clock"
+CLOCK_FACT = "retention_clock"
 STORE_EVERY_S = 60.0
 """The clock is stored this often. After a crash of the machine it is behind by no more than this."""
 
@@ -40,7 +40,7 @@ def machine_uptime() -> Uptime:
         return Uptime(time.monotonic, None)
 
 
-class _Stored(msgspec.Struct):
+class StoredClock(msgspec.Struct):
     retention_s: float
     elapsed_s: float
     boot: str | None
@@ -54,11 +54,11 @@ class RetentionClock:
         self._uptime = uptime
         self._lock = threading.Lock()
         elapsed_s = uptime.elapsed_s()
-        text = catalog.fact(_FACT)
+        text = catalog.fact(CLOCK_FACT)
         if text is None:
             start_s = wall_s()
         else:
-            stored = msgspec.json.decode(text, type=_Stored)
+            stored = msgspec.json.decode(text, type=StoredClock)
             same_boot = uptime.boot is not None and stored.boot == uptime.boot
             start_s = stored.retention_s + (max(0.0, elapsed_s - stored.elapsed_s) if same_boot else 0.0)
         self._offset_s = start_s - elapsed_s
@@ -73,6 +73,6 @@ class RetentionClock:
         with self._lock:
             now_s, elapsed_s = self(), self._uptime.elapsed_s()
             if now_s - self._stored_at_s >= every_s:
-                stored = _Stored(now_s, elapsed_s, self._uptime.boot)
-                self._catalog.set_fact(_FACT, msgspec.json.encode(stored).decode())
+                stored = StoredClock(now_s, elapsed_s, self._uptime.boot)
+                self._catalog.set_fact(CLOCK_FACT, msgspec.json.encode(stored).decode())
                 self._stored_at_s = now_s

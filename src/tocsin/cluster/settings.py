@@ -8,6 +8,8 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 from tocsin.cluster.feed.outcomes import FeedLimits
+from tocsin.cluster.store.object_storage import S3, is_object_storage
+from tocsin.cluster.store.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +30,27 @@ class NarrowingLimits:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    root: Annotated[str, "Data root: a folder, or any URI that Spark and Arrow both read (`hdfs://…`, `s3://…`)."] = (
-        "tocsin-data"
-    )
+    root: Annotated[
+        str,
+        "Data root: a folder, a shared mount, `s3://bucket/prefix`, or another URI that Spark and Arrow both read "
+        "(`hdfs://…`). Credentials for S3 come from the environment (`AWS_ACCESS_KEY_ID` and the like).",
+    ] = "tocsin-data"
+    s3_endpoint: Annotated[
+        str | None, "Address of the server of `s3://` roots. Default: `AWS_ENDPOINT_URL` in the environment, else AWS."
+    ] = None
+    s3_region: Annotated[
+        str | None, "Region of the bucket. Default: `AWS_REGION` in the environment, else that of the bucket."
+    ] = None
     state: Annotated[
         str | None,
         "Local folder for the catalog, the feed logs and the admin token. Default: `state` inside the root. "
         "Required if the root is not local.",
     ] = None
+    log: Annotated[
+        str,
+        "Where the gateway keeps accepted records of new datasets until they are in the dataset: `local`, in the state "
+        "folder, `shared`, as objects below the root, or `auto`: shared for roots on object storage, else local.",
+    ] = "auto"
     catalog: Annotated[str | None, "SQLAlchemy URL of the catalog. Default: SQLite in the state folder."] = None
     files: Annotated[
         str,
@@ -70,6 +85,13 @@ class ClusterSettings:
     """How long dropped files stay. A file that a running execution or pull may read stays longer."""
     orphans_after_s: float = 3_600.0
     """How long a file without a catalog row and without a write intent is seen before it is deleted as a leftover."""
+
+    def storage(self) -> Storage:
+        return Storage(self.root, S3(self.s3_endpoint, self.s3_region))
+
+    def shares_logs(self) -> bool:
+        """True if the log of a new dataset is shared. A dataset keeps the log with which it was created."""
+        return self.log == "shared" or (self.log == "auto" and is_object_storage(self.root))
 
     def state_folder(self) -> Path:
         if self.state is not None:

@@ -13,6 +13,7 @@ from functools import partial
 
 from tocsin.cluster.catalog import NewFile, StoredFile, dataset_owner, in_catalog, results_owner
 from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.feed.shared_log import FOLDER
 from tocsin.cluster.live import LiveChannel, LiveDataset
 from tocsin.cluster.retention import STORE_EVERY_S
 from tocsin.cluster.spark.writing import merge_records, merge_results
@@ -22,6 +23,7 @@ from tocsin.model.entities import DatasetKind
 
 SPAN_SHARE = 1 / 16
 """Files are merged only within this share of the retention, so that dropping whole files comes close to it."""
+_FOLDERS = ("datasets", "results", "subscriptions", FOLDER)
 KEYED_FAN_IN = 12
 """KEYED datasets are merged early: reading one scans every superseded record that is not merged away."""
 
@@ -165,7 +167,7 @@ class OrphanSweep:
     def sweep(self) -> int:
         """Delete the files that are orphans by now; return how many."""
         cluster, now_s = self._cluster, self._clock_s()
-        listed = [path for folder in ("datasets", "results", "subscriptions") for path in cluster.storage.list(folder)]
+        listed = [path for folder in _FOLDERS for path in cluster.storage.list(folder)]
         # In this order: a job that commits in between deletes its intent and adds its files in one transaction.
         open_writes = cluster.catalog.writes.open()
         named_paths = cluster.catalog.files.known_paths().union(

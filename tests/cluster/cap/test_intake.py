@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from tests.cluster.cap.alerts import SQUARE, alert, area, at, info, reference
+from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.feed.feedlog import FeedLog
+from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed
 from tocsin.cluster.feed.gateway import Accepted, FeedGateway, FeedLimits, KeyConflict, Malformed, RecordForm, TooLarge
+from tocsin.cluster.feed.shared_gateway import Gateway, SharedGateway, new_seed
+from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
 from tocsin.model.schema import Schema
@@ -37,19 +42,39 @@ FULL = Schema.of(
 class AlertDataset:
     """A dataset behind its gateway."""
 
-    def __init__(self, directory: Path, schema: Schema, kind: DatasetKind, *key: str, **limits: Any) -> None:
+    def __init__(self, log: str, directory: Path, schema: Schema, kind: DatasetKind, *key: str, **limits: Any) -> None:
         self._dataset = Dataset(DatasetName("D"), kind, schema, key)
         self._directory, self._limits = directory, FeedLimits(**limits)
+        self._catalog: Catalog | None = None
+        if log == "shared":
+            directory.mkdir()
+            self._catalog = Catalog(f"sqlite:///{directory / 'catalog.sqlite'}")
+            self._catalog.datasets.create(self._dataset, 1, new_seed())
         self.gateway = self._opened()
 
-    def _opened(self) -> FeedGateway:
-        return FeedGateway(self._dataset, self._directory, self._limits, lambda: 1_800_000_000.0)
+    def _opened(self) -> Gateway:
+        def now_s() -> float:
+            return 1_800_000_000.0
+
+        if self._catalog is None:
+            return FeedGateway(self._dataset, self._directory, self._limits, now_s)
+        state = self._catalog.logs.state(self._dataset.name, 1)
+        assert state is not None
+        storage = Storage(str(self._directory))
+        return SharedGateway(self._dataset, 1, self._catalog, storage, self._limits, now_s, state)
+
+    def close(self) -> None:
+        self.gateway.close()
+        if self._catalog is not None:
+            self._catalog.close()
 
     def send(self, body: bytes, key: str | None = None) -> Accepted:
-        outcome = self.gateway.accept(body, RecordForm.CAP, key)
+        outcome, group = self.gateway.accept_into_group(body, RecordForm.CAP, key)
         assert isinstance(outcome, Accepted), outcome
         self.gateway.sync()
-        return outcome
+        answer = group.answer_to(outcome)
+        assert group.stored and isinstance(answer, Accepted), answer
+        return answer
 
     def refuse(self, body: bytes) -> str:
         outcome = self.gateway.accept(body, RecordForm.CAP)
@@ -61,7 +86,7 @@ class AlertDataset:
         self.gateway = self._opened()
 
     def log(self) -> list[dict[str, Any]]:
-        frames, _ = self.gateway._log.read(0, 1 << 20)
+        frames, _ = self.gateway.log_reader().read(0, 1 << 20)
         return [json.loads(line) for frame in frames for line in frame.payload.split(b"\n") if line]
 
     def state(self, *key: str) -> dict[Any, dict[str, Any]]:
@@ -72,17 +97,18 @@ class AlertDataset:
 Opened = Callable[..., AlertDataset]
 
 
-@pytest.fixture
-def open_dataset(tmp_path: Path) -> Any:
+@pytest.fixture(params=["local", "shared"])
+def open_dataset(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    """With a local log, and with a shared one."""
     opened: list[AlertDataset] = []
 
     def open_next(schema: Schema, kind: DatasetKind, *key: str, **limits: Any) -> AlertDataset:
-        opened.append(AlertDataset(tmp_path / f"{len(opened)}", schema, kind, *key, **limits))
+        opened.append(AlertDataset(request.param, tmp_path / f"{len(opened)}", schema, kind, *key, **limits))
         return opened[-1]
 
     yield open_next
     for dataset in opened:
-        dataset.gateway.close()
+        dataset.close()
 
 
 def stream(open_dataset: Opened) -> AlertDataset:
@@ -306,9 +332,14 @@ def test_retry_after_a_failed_sync_stores_the_same_records(
     dataset.send(alert(info(area(desc="a"), area(desc="b"))))
     update = alert(info(area()), identifier="A2", sent=at(5), msg_type="Update", references=reference("A1"))
     with monkeypatch.context() as broken:
-        broken.setattr(dataset.gateway._log, "sync", lambda upto: (_ for _ in ()).throw(OSError("full")))
+
+        def refuse(*_: object) -> None:
+            raise OSError("full")
+
+        broken.setattr(FeedLog, "sync", refuse)
+        broken.setattr("tocsin.cluster.feed.shared_gateway.write_object", refuse)
         assert isinstance(dataset.gateway.accept(update, RecordForm.CAP), Accepted)
-        with pytest.raises(OSError, match="full"):
+        with pytest.raises((OSError, FeedLogWriteFailed), match="full"):
             dataset.gateway.sync()
     assert dataset.send(update).accepted == 3 and dataset.send(update).replayed
     assert {key: row["msgType"] for key, row in dataset.state("identifier").items()} == {

@@ -29,6 +29,9 @@ class Engine:
     def all(self) -> list[Any]:
         return [self._live]
 
+    def with_records_of_other_gateways(self) -> list[str]:
+        return []
+
     def feeds(self) -> list[Any]:
         return []
 

@@ -1,4 +1,4 @@
-"""`tocsin cluster`, `tocsin coordinator` and `tocsin broker`: run one server process, with a flag for every setting."""
+"""Commands that run one server process, with a flag for every setting: cluster, gateway, coordinator, broker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
     # The flags come from settings classes whose import is slow. `run_with_flags` adds them only when a command runs, so
     # that `tocsin --help` stays fast.
     arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
-    for command in (broker, cluster, coordinator):
+    for command in (broker, cluster, coordinator, gateway):
         app.command(command.__name__, add_help_option=False, context_settings=arguments)(command)
 
 
@@ -43,6 +43,29 @@ def cluster(context: typer.Context) -> None:
                 os._exit(EXIT_SPARK_LOST)
 
         run_on_event_loop(serve)
+
+    run_with_flags(context, ClusterProcessSettings, run)
+
+
+def gateway(context: typer.Context) -> None:
+    """Run a gateway until it is stopped: it accepts records into shared logs, without Spark and without state.
+
+    It takes the settings of the data cluster, and needs its `root` and `catalog`. Any number of gateways may run.
+    """
+    import os
+
+    from tocsin.cluster.server.memory import choose_allocator
+    from tocsin.cluster.server.settings import ClusterProcessSettings
+
+    choose_allocator(os.environ)
+
+    def run(settings: ClusterProcessSettings, as_json: bool) -> None:
+        from tocsin.cluster.server.gateway.server import GatewayServer
+
+        def ready(address: str) -> None:
+            announce_server("gateway", as_json, address, None)
+
+        run_on_event_loop(lambda: GatewayServer(settings, ready).run())
 
     run_with_flags(context, ClusterProcessSettings, run)
 

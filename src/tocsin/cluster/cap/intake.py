@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 
 import msgspec
 
@@ -23,6 +22,7 @@ from tocsin.cluster.cap.columns import AlertColumns, RecordFacts, Row, columns_o
 from tocsin.cluster.cap.lineage import AlertLineage, ChainRoot, KnownAlert
 from tocsin.cluster.cap.places import bounding_circle
 from tocsin.cluster.cap.reading import CapProblem, read_alert
+from tocsin.cluster.cap.shared_lineage import SharedLineage
 from tocsin.model.entities import Dataset, DatasetKind
 
 
@@ -52,11 +52,11 @@ class AlertRecords:
 
 
 class AlertIntake:
-    def __init__(self, dataset: Dataset, directory: Path) -> None:
+    def __init__(self, dataset: Dataset, lineage: AlertLineage | SharedLineage) -> None:
         self._dataset = dataset
         self._keyed = dataset.kind is DatasetKind.KEYED
         self._columns = columns_of(dataset)
-        self._lineage = AlertLineage(directory / "alerts.db")
+        self._lineage = lineage
 
     def read(self, body: bytes) -> Alert | AlertRefused:
         """The alert, if it is valid and this dataset accepts it."""
@@ -95,7 +95,7 @@ class AlertIntake:
         return AlertRecords(msgspec.json.encode([*current, *ended]), notices, known)
 
     def remember(self, records: AlertRecords, accepted_at_us: int) -> None:
-        """Store the alert's place in its chain. Raises sqlite3.Error if the disk refuses."""
+        """Store the alert's place in its chain. Raises sqlite3.Error or SQLAlchemyError if that fails."""
         self._lineage.remember(records.known, accepted_at_us)
 
     def forget(self, horizon_us: int) -> None:

@@ -19,6 +19,8 @@ from tocsin.cluster.catalog.dead_letters import DeadLetterTable
 from tocsin.cluster.catalog.definitions import ChannelTable, DatasetTable, FeedTable
 from tocsin.cluster.catalog.executions import ExecutionTable
 from tocsin.cluster.catalog.files import FileTable
+from tocsin.cluster.catalog.log_alerts import LogAlertTable
+from tocsin.cluster.catalog.logs import LogTable
 from tocsin.cluster.catalog.subscriptions import SubscriptionTable
 from tocsin.cluster.catalog.tables import read_fact, schema, tokens, write_fact
 from tocsin.cluster.catalog.trials import TrialTable
@@ -31,7 +33,11 @@ def _store_small_files(_connection: Connection) -> None:
     """Format 2: the catalog itself may store the bytes of a small file [decision 19]. There is nothing to convert."""
 
 
-_FORMAT = StoredFormat("data root", schema, (_store_small_files,))
+def _share_logs(_connection: Connection) -> None:
+    """Format 3: a dataset's log may be in objects that the catalog lists [decision 25]. There is nothing to convert."""
+
+
+_FORMAT = StoredFormat("data root", schema, (_store_small_files, _share_logs))
 """Of the catalog and all files below the root. The catalog alone says what the files hold."""
 _GENERATION = "generation"
 """The fact that holds the last number given to an epoch or a folder."""
@@ -51,6 +57,8 @@ class Catalog:
         self.dead_letters = DeadLetterTable(self._database)
         self.trials = TrialTable(self._database)
         self.writes = WriteTable(self._database)
+        self.logs = LogTable(self._database)
+        self.log_alerts = LogAlertTable(self._database)
 
     def close(self) -> None:
         self._database.close()

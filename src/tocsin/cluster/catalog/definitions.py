@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tocsin.cluster.catalog.executions import forget_executions, move_positions
 from tocsin.cluster.catalog.files import dataset_owner, discard_files, insert_files, results_owner
+from tocsin.cluster.catalog.logs import create_log, drop_log
 from tocsin.cluster.catalog.tables import (
     FeedProgress,
     NewFile,
@@ -53,9 +54,13 @@ class DatasetTable:
             for row in self._database.rows(sa.select(datasets).order_by(datasets.c.name))
         ]
 
-    def create(self, dataset: Dataset, generation: int) -> None:
+    def create(self, dataset: Dataset, generation: int, log_seed: int | None = None) -> None:
+        """`log_seed` makes its log shared: see `LogState`."""
         row = {"name": dataset.name, "definition": to_json(dataset), "generation": generation}
-        self._database.execute(sa.insert(datasets).values(**row, version=0, position=0))
+        with self._database.write() as connection:
+            connection.execute(sa.insert(datasets).values(**row, version=0, position=0))
+            if log_seed is not None:
+                create_log(connection, generation, log_seed)
 
     def redefine(self, dataset: Dataset) -> None:
         """Store another definition of a dataset, for the same records."""
@@ -64,8 +69,11 @@ class DatasetTable:
 
     def drop(self, name: DatasetName, at_s: float) -> None:
         with self._database.write() as connection:
+            log = connection.scalar(sa.select(datasets.c.generation).where(datasets.c.name == name))
             connection.execute(sa.delete(datasets).where(datasets.c.name == name))
             discard_files(connection, files.c.owner == dataset_owner(name), at_s)
+            if log is not None:
+                drop_log(connection, log, at_s)
 
     def replace_static(
         self, dataset: Dataset, version: int, new_files: Sequence[NewFile], at_s: float, write: WriteId | None = None

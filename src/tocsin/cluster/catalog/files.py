@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from tocsin.cluster.catalog.tables import NewFile, StoredFile, WriteId, contents, files, garbage
+from tocsin.cluster.catalog.tables import NewFile, StoredFile, WriteId, contents, files, garbage, log_objects
 from tocsin.cluster.catalog.writes import finish_write
 from tocsin.database.database import Database, chunks, insert_many
 from tocsin.model.ids import ChannelName
@@ -89,7 +89,7 @@ class FileTable:
     def discard_paths(self, paths: Iterable[str], at_s: float) -> None:
         """Mark files as garbage that no row of `files` names."""
         with self._database.write() as connection:
-            _insert_garbage(connection, paths, at_s)
+            insert_garbage(connection, paths, at_s)
 
     def garbage(self) -> list[str]:
         """The paths of dropped files that are not deleted yet."""
@@ -103,8 +103,8 @@ class FileTable:
                 connection.execute(sa.delete(contents).where(contents.c.path.in_(chunk)))
 
     def known_paths(self) -> set[str]:
-        """Every path that the catalog names, garbage included."""
-        query = sa.select(files.c.path).union(sa.select(garbage.c.path))
+        """Every path that the catalog names, garbage and the objects of shared logs included."""
+        query = sa.select(files.c.path).union(sa.select(garbage.c.path), sa.select(log_objects.c.path))
         return {row.path for row in self._database.rows(query)}
 
 
@@ -144,9 +144,9 @@ def discard_files(connection: Connection, condition: sa.ColumnElement[bool], at_
     """Make files garbage and return how many. They are deleted later, because readers may still have them open."""
     paths = list(connection.scalars(sa.select(files.c.path).where(condition)))
     connection.execute(sa.delete(files).where(condition))
-    _insert_garbage(connection, paths, at_s)
+    insert_garbage(connection, paths, at_s)
     return len(paths)
 
 
-def _insert_garbage(connection: Connection, paths: Iterable[str], at_s: float) -> None:
+def insert_garbage(connection: Connection, paths: Iterable[str], at_s: float) -> None:
     insert_many(connection, garbage, [{"path": path, "since_s": at_s} for path in paths], ignore_existing=True)

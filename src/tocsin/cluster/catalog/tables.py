@@ -174,6 +174,66 @@ facts = sa.Table(
     sa.Column("value", sa.Text, nullable=False),
 )
 
+logs = sa.Table(
+    "logs",
+    schema,
+    sa.Column("log", sa.BigInteger, primary_key=True, autoincrement=False),  # the generation of its dataset
+    sa.Column("tail", sa.BigInteger, nullable=False),  # the position after the last object
+    sa.Column(
+        "last_us", sa.BigInteger, nullable=False
+    ),  # the time of the last object; each is later than the one before
+    sa.Column("seed", sa.BigInteger, nullable=False),  # of the digests of keys
+)
+log_objects = sa.Table(
+    "log_objects",
+    schema,
+    sa.Column("log", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),  # it covers the positions [first, next)
+    sa.Column("next", sa.BigInteger, nullable=False),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("accepted_us", sa.BigInteger, nullable=False),
+    sa.Column("left_out", sa.LargeBinary),  # lines that do not count, a compressed JSON object; NULL if all count
+)
+log_keys = sa.Table(
+    "log_keys",
+    schema,
+    sa.Column("log", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("first", sa.BigInteger, primary_key=True, autoincrement=False),  # of the object that brought these keys
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Column("digests", sa.LargeBinary, nullable=False),  # of the keys that were new with it, one after the other
+)
+log_answers = sa.Table(
+    "log_answers",
+    schema,
+    sa.Column("log", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("key", sa.LargeBinary(16), primary_key=True),
+    sa.Column("body", sa.LargeBinary(32), nullable=False),
+    sa.Column("answer", sa.LargeBinary, nullable=False),
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+)
+log_cursors = sa.Table(
+    "log_cursors",
+    schema,
+    sa.Column("log", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("recording", sa.Text, primary_key=True),
+    sa.Column("upto", sa.BigInteger, nullable=False),
+)
+
+log_alerts = sa.Table(
+    "log_alerts",
+    schema,
+    sa.Column("log", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("identifier", sa.Text, primary_key=True),
+    sa.Column("sender", sa.Text, primary_key=True),
+    sa.Column("sent_s", sa.BigInteger, nullable=False),
+    sa.Column("digest", sa.LargeBinary(32), nullable=False),
+    sa.Column("root_identifier", sa.Text, nullable=False),
+    sa.Column("root_sender", sa.Text, nullable=False),
+    sa.Column("rows", sa.LargeBinary, nullable=False),  # its current records, a JSON array
+    sa.Column("at_us", sa.BigInteger, nullable=False),
+    sa.Index("log_alerts_by_root", "log", "root_identifier", "root_sender"),
+)
+
 Content = bytes
 """The bytes of a file."""
 WriteId = NewType("WriteId", str)

@@ -28,9 +28,10 @@ import msgspec
 
 from tocsin.cluster.cap.alert import Alert
 from tocsin.cluster.cap.intake import AlertConflict, AlertIntake, AlertRecords, AlertRefused, alert_digest
+from tocsin.cluster.cap.lineage import AlertLineage
 from tocsin.cluster.feed.answertable import RequestDigests, StoredAnswer
 from tocsin.cluster.feed.backlog import oldest_accepted_s
-from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed
+from tocsin.cluster.feed.feedlog_reader import FeedLogReader, FeedLogWriteFailed
 from tocsin.cluster.feed.feedstore import FeedStore
 from tocsin.cluster.feed.outcomes import (
     Accepted,
@@ -43,8 +44,9 @@ from tocsin.cluster.feed.outcomes import (
     TooLarge,
     Unavailable,
 )
-from tocsin.cluster.feed.recordforms import Malformed, RecordForm, RecordRefusal, TooMany
+from tocsin.cluster.feed.recordforms import Malformed, RecordForm, RecordRefusal
 from tocsin.cluster.feed.records import Decoded
+from tocsin.cluster.feed.requests import RequestReader
 from tocsin.cluster.feed.tap import RecordRing
 from tocsin.model.entities import Dataset, DatasetKind
 
@@ -67,7 +69,7 @@ __all__ = [
     "Unavailable",
 ]
 
-_MAX_IDEMPOTENCY_KEY_CHARACTERS = 255
+ALERTS_FILE = "alerts.db"
 _ALERTS_UNAVAILABLE = Unavailable("the disk refused to remember the alert; try again")
 _RECORDING = Unavailable("earlier messages of this topic are being stored; try again")
 _CLOSED = Unavailable("this dataset takes no more records: it was dropped, or the data cluster stops; try again")
@@ -88,6 +90,12 @@ class SyncGroup:
     A request that only repeats another request gets the result of its own group. That group is stored only if the group
     of the other request is stored too.
     """
+    revised: dict[int, Accepted | Refused] = field(default_factory=dict)
+    """Position of an answer → the answer that the sync gave instead. The sync of a local log changes none."""
+
+    def answer_to(self, accepted: Accepted) -> Accepted | Refused:
+        """The answer to send to the publisher, once the group is stored."""
+        return self.revised.get(accepted.position, accepted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +134,11 @@ class FeedGateway:
         self._store = FeedStore(dataset, directory, limits, now_s)
         self._log = self._store.log
         self.log_directory = self._store.log.directory
-        self._alerts = AlertIntake(dataset, directory)
+        self._reader = RequestReader(self._store.codec, limits)
+        self._alerts = AlertIntake(dataset, AlertLineage(directory / ALERTS_FILE))
+
+    def log_reader(self) -> FeedLogReader:
+        return FeedLogReader(self.log_directory)
 
     @property
     def durable_end(self) -> int:
@@ -172,10 +184,9 @@ class FeedGateway:
         by record, which takes up to two seconds per MiB. `pause` is called again and again meanwhile.
         """
         group = self._fresh
-        if len(body) > self.limits.body_bytes:
-            return TooLarge("body bytes", self.limits.body_bytes), group
-        if idempotency_key is not None and not 0 < len(idempotency_key) <= _MAX_IDEMPOTENCY_KEY_CHARACTERS:
-            return Malformed(f"an Idempotency-Key has 1 to {_MAX_IDEMPOTENCY_KEY_CHARACTERS} characters"), group
+        refusal = self._reader.refusal(body, idempotency_key)
+        if refusal is not None:
+            return refusal, group
         alert = self._alerts.read(body) if form is RecordForm.CAP else None
         if isinstance(alert, AlertRefused):
             return Malformed(alert.reason), group
@@ -190,7 +201,7 @@ class FeedGateway:
             early = self._answer_early(len(body), digests, recorded)
             if early is not None:
                 return early, self._fresh
-        decoded = self._decode(body, form, closely, pause, may_give_up=recorded is None)
+        decoded = self._reader.decode(body, form, closely, pause, may_give_up=recorded is None)
         if decoded is None:
             return None
         return Prepared(len(body), decoded, digests, recorded) if isinstance(decoded, Decoded) else (decoded, group)
@@ -208,7 +219,7 @@ class FeedGateway:
             records = self._alert_records(request.records)
             if not isinstance(records, AlertRecords):
                 return records, self._fresh
-            decoded = self._decode(records.body, RecordForm.JSON)
+            decoded = self._reader.decode(records.body, RecordForm.JSON)
             if not isinstance(decoded, Decoded):
                 assert decoded is not None
                 return decoded, self._fresh
@@ -379,23 +390,6 @@ class FeedGateway:
             return _ALERTS_UNAVAILABLE
         return KeyConflict(records.reason) if isinstance(records, AlertConflict) else records
 
-    def _decode(
-        self,
-        body: bytes,
-        form: RecordForm,
-        closely: bool = True,
-        pause: Callable[[], None] | None = None,
-        may_give_up: bool = False,
-    ) -> Decoded | Refused | None:
-        """With `may_give_up`, the caller reports the refusal to its publisher, which sends the body again."""
-        codec = self._store.codec
-        decoded = codec.decode(body, form, pause, may_give_up) if closely else codec.decode_good(body, form)
-        if isinstance(decoded, TooMany):
-            return TooLarge("records", decoded.limit)
-        if isinstance(decoded, Decoded) and _has_longer_line(decoded.lines, self.limits.record_bytes):
-            return TooLarge("record bytes", self.limits.record_bytes)
-        return decoded
-
     def _without_repeats(self, decoded: Decoded, now_us: int) -> tuple[bytes, int, set[bytes]]:
         """(payload, count, key digests) of the records whose key is new."""
         digests = decoded.digests
@@ -426,17 +420,3 @@ class FeedGateway:
         if stored is None:
             return None
         return replace(stored.accepted, replayed=True) if stored.digests.body == digests.body else KeyConflict()
-
-
-def _has_longer_line(lines: bytes, limit_bytes: int) -> bool:
-    """True if a line is longer than the limit.
-
-    Does not look at every line: the last newline within the limit starts the next step.
-    """
-    start = 0
-    while len(lines) - start > limit_bytes:
-        newline = lines.rfind(b"\n", start, start + limit_bytes + 1)
-        if newline < 0:
-            return True
-        start = newline + 1
-    return False

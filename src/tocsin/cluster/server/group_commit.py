@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from tocsin.cluster.feed.gateway import (
     Accepted,
     Backlogged,
-    FeedGateway,
     KeyConflict,
     Malformed,
     Outcome,
@@ -32,6 +31,7 @@ from tocsin.cluster.feed.gateway import (
     TooLarge,
     Unavailable,
 )
+from tocsin.cluster.feed.shared_gateway import Gateway, SharedGateway
 from tocsin.cluster.server.publishers import S_PER_BYTE, Publisher
 from tocsin.runtime.http.logs import logger
 
@@ -83,7 +83,7 @@ def _wasted_share(outcome: Accepted | Refused) -> float:
 
 
 class GroupCommit:
-    def __init__(self, gateway: FeedGateway) -> None:
+    def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
         # One request at a time, so that the event loop never blocks on the gateway's own lock behind a large body.
         self._appending = asyncio.Lock()
@@ -92,6 +92,8 @@ class GroupCommit:
         self._waiting: dict[SyncGroup, list[asyncio.Future[None]]] = {}
         """The requests that wait for each group. The event loop writes it; the syncing thread only reads the keys."""
         self._syncing: asyncio.Task[None] | None = None
+        self._syncs: set[asyncio.Task[None]] = set()
+        """The running syncs of a gateway that allows several."""
         self._upkeep: asyncio.Task[None] | None = None
         self._log = logger()
 
@@ -117,7 +119,7 @@ class GroupCommit:
             self._waiting.setdefault(group, []).append(decided)
             self._start_syncing(at_once=len(body) >= AT_ONCE_BYTES)
             await decided
-        return outcome if group.stored else _NOT_STORED
+        return group.answer_to(outcome) if group.stored else _NOT_STORED
 
     async def _accept(self, request: _Request, publisher: Publisher) -> Outcome:
         async with publisher.turn:
@@ -161,6 +163,11 @@ class GroupCommit:
         return prepared, time.thread_time() - started_s
 
     def _start_syncing(self, at_once: bool = False) -> None:
+        if isinstance(self.gateway, SharedGateway):
+            if len(self._syncs) < self.gateway.syncs_at_once:
+                sync = asyncio.create_task(self._sync_shared(self.gateway))
+                self._syncs.add(sync)
+            return
         if self._syncing is None:
             syncing = self._in_thread() if at_once else None
             self._syncing = asyncio.create_task(self._sync(syncing))
@@ -180,6 +187,21 @@ class GroupCommit:
         self._answer_decided()
         if self._waiting:
             self._start_syncing()
+
+    async def _sync_shared(self, gateway: SharedGateway) -> None:
+        """Store groups until no request waits. Requests that arrive meanwhile become another group."""
+        try:
+            while gateway.has_collected:
+                try:
+                    await asyncio.to_thread(gateway.sync)
+                except Exception as error:  # the group reports it to each publisher
+                    self._log.error("a sync failed", dataset=gateway.dataset.name, reason=str(error))
+                self._answer_decided()
+        finally:
+            # At once after the last look: the next request starts a sync of its own.
+            task = asyncio.current_task()
+            assert task is not None
+            self._syncs.discard(task)
 
     def _sync_in_a_row(self, loop: asyncio.AbstractEventLoop) -> None:
         """Sync until no request waits. Runs in a thread."""

@@ -49,6 +49,9 @@ class IngestionWatch:
 
     def check(self) -> None:
         """Check every query once, and restart those whose pause is over."""
+        for dataset in self._cluster.datasets.with_records_of_other_gateways():
+            if _ingestion_of(dataset) not in self._failed:
+                self.start(dataset)
         before, present = set(self._failed), set()
         for name, failure, restart in self._queries():
             present.add(name)

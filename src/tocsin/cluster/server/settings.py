@@ -80,6 +80,8 @@ class ClusterProcessSettings(ListenerSettings):
                 "spark_secret_file: any process that reaches Spark could run code in it; set the secret that Spark's "
                 "master and workers have too, or set insecure if only trusted processes reach them"
             )
+        if self.cluster.log not in ("auto", "local", "shared"):
+            raise invalid(f"log {self.cluster.log}: expected auto, local or shared")
         if self.executions < 1:
             raise invalid("executions: expected at least 1")
         if self.direct_subscriptions < 0:

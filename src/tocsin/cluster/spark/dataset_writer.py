@@ -318,7 +318,7 @@ class DatasetWriter:
         if self.dataset.kind is not DatasetKind.STREAM or not self.dataset.key:
             return records
         files = self._catalog.files.of(dataset_owner(self.dataset.name))
-        stored = stored_frame(records.sparkSession, self._storage, self.dataset, files).select(*self.dataset.key)
+        stored = stored_frame(records.sparkSession, self._storage, self.dataset, files, self.dataset.key)
         same = [records[name].eqNullSafe(stored[name]) for name in self.dataset.key]
         first = latest_per_key(records.withColumn(SEQUENCE, -F.col(SEQUENCE)), self.dataset)
         return first.withColumn(SEQUENCE, -F.col(SEQUENCE)).join(stored, same, "left_anti")

@@ -4,7 +4,8 @@ A thread reads a small backlog from the log, and the driver stores it without Sp
 however few records it has. A streaming query moves a large backlog on all cores, and all records of a dataset that
 feeds fill too. The thread starts that query when it is needed and stops it later.
 
-Both begin at the position that the catalog has, so a change between them loses and repeats nothing.
+Both begin at the position that the catalog has, so a change between them loses and repeats nothing. A large backlog of
+a shared log needs no streaming query: the catalog lists its objects, and Spark reads each batch of them once.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from tocsin.cluster.feed.feedlog_reader import FeedLogReader, FeedLogTrimmed
+from tocsin.cluster.feed.feedlog_reader import FeedLogTrimmed
+from tocsin.cluster.feed.gateway import FeedGateway
+from tocsin.cluster.feed.shared_gateway import SharedGateway
+from tocsin.cluster.feed.shared_log import LogReader
 from tocsin.cluster.spark.dataset_writer import SMALL_BATCH_BYTES, DatasetWriter, FrameRow
 from tocsin.cluster.spark.errors import first_line
 from tocsin.cluster.spark.ingestion import Ingestion, stream_log
 from tocsin.cluster.spark.session import Session
+from tocsin.cluster.spark.shared_log import move_objects
 from tocsin.model.entities import DatasetKind
 
 POLL_S = 0.02
@@ -35,15 +41,25 @@ _CHECK_S = 0.1
 """Pause between two looks at a streaming query."""
 
 
+@dataclass(frozen=True)
+class StartQuery:
+    """Starts a streaming query at the writer's position."""
+
+    start: Callable[[], Ingestion]
+
+
 class GatewayIngestion:
     """Fills a dataset from its feed log until `stop`, or until an error ends it."""
 
-    def __init__(self, writer: DatasetWriter, log: Path, start_query: Callable[[], Ingestion]) -> None:
-        """`start_query` starts a streaming query at the writer's position."""
+    def __init__(
+        self, writer: DatasetWriter, open_log: Callable[[], LogReader], move_large: Callable[[], int] | StartQuery
+    ) -> None:
+        """`move_large` moves a part of a large backlog with Spark and returns the position after it, or it is a
+        `StartQuery`, which starts a streaming query at the writer's position."""
         self._writer = writer
-        self._log = log
-        self._start_query = start_query
-        self._reader = FeedLogReader(log)
+        self._open_log = open_log
+        self._move_large = move_large
+        self._reader = open_log()
         self._batch_s = BATCH_S[writer.dataset.kind]
         self._changed = threading.Condition()
         """Guards the fields below, and wakes `catch_up`."""
@@ -61,7 +77,7 @@ class GatewayIngestion:
 
     def catch_up(self) -> None:
         """Return when every record that the log had at the call is in the dataset."""
-        end = FeedLogReader(self._log).end
+        end = self._reader.end
         with self._changed:
             self._requested = max(self._requested, end)
             self._wake.set()
@@ -85,8 +101,10 @@ class GatewayIngestion:
             while not self._stopping:
                 if self._writer.takes_small_batch:
                     self._move_small()
+                elif isinstance(self._move_large, StartQuery):
+                    self._stream(self._move_large)
                 else:
-                    self._stream()
+                    self._move_objects(self._move_large)
         except Exception as error:
             self._error = error
         finally:
@@ -113,9 +131,17 @@ class GatewayIngestion:
         self._advance(position)
         self._pause(self._batch_s - (time.monotonic() - started_s))
 
-    def _stream(self) -> None:
+    def _move_objects(self, move: Callable[[], int]) -> None:
+        """Let Spark move a part of the backlog, or pause if there is none."""
+        if self._reader.end <= self._position:
+            self._pause(POLL_S)
+            return
+        self._writer.settle()
+        self._advance(move())
+
+    def _stream(self, start_query: StartQuery) -> None:
         """Run a streaming query until the backlog has been small for a while."""
-        query = self._start_query()
+        query = start_query.start()
         try:
             small_since_s = time.monotonic()
             while not self._stopping and time.monotonic() - small_since_s < STREAMED_S:
@@ -143,7 +169,14 @@ class GatewayIngestion:
             self._wake.clear()
 
 
-def start_gateway(session: Session, writer: DatasetWriter, log: Path, scratch: Path) -> GatewayIngestion:
-    """Fill a dataset from its feed log, from the writer's position on. `scratch` is a local folder for Spark."""
+def start_gateway(
+    session: Session, writer: DatasetWriter, gateway: FeedGateway | SharedGateway, scratch: Path
+) -> GatewayIngestion:
+    """Fill a dataset from its log, from the writer's position on. `scratch` is a local folder for Spark."""
     writer.begin()
-    return GatewayIngestion(writer, log, lambda: stream_log(session, writer, log, scratch))
+    if isinstance(gateway, FeedGateway):
+        log = gateway.log_directory
+        query = StartQuery(lambda: stream_log(session, writer, log, scratch))
+        return GatewayIngestion(writer, gateway.log_reader, query)
+    shared = gateway.log_reader()
+    return GatewayIngestion(writer, gateway.log_reader, lambda: move_objects(session, writer, shared))

@@ -51,6 +51,8 @@ SETTINGS: Mapping[str, str] = {
     # The catalog names every file, so a listing job is never worth its start.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.parquet.mergeSchema": "false",
+    # A data source in Python may skip row groups (`file_source`).
+    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.streaming.minBatchesToRetain": "20",
     "spark.sql.streaming.numRecentProgressUpdates": "10",

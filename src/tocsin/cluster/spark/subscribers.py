@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from tocsin.cluster.catalog import NewFile
 from tocsin.cluster.spark.frames import read_parquet
 from tocsin.cluster.sql.geo import ALL_LEVELS, level_of
 from tocsin.cluster.sql.result_columns import SUBSCRIPTION
@@ -170,8 +171,9 @@ class SubscriptionFrames:
         path = self._new_base_path = f"{self._folder}/{uuid.uuid4().hex}.parquet"
         with self._storage.create(path) as file:
             pq.write_table(table, file, row_group_size=max(1, -(-table.num_rows // 8)))
+            size_bytes = file.tell()
         schema = ", ".join([f"{SUBSCRIPTION} BIGINT", *(f"`{name}` STRING" for name in self._schema.names)])
-        raw = read_parquet(session, self._storage, schema, [path])
+        raw = read_parquet(session, self._storage, schema, [NewFile(path, table.num_rows, size_bytes, 0, 0)])
         base = self.typed(raw).cache()
         self.release()  # only now that the new base can be used
         self._base = base

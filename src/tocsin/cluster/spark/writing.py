@@ -205,7 +205,7 @@ def merge_results(
     """Merge files of results; `columns` are the channel's own."""
     own = [StructField(name, LongType()) for name in (SUBSCRIPTION, OFFSET, BYTES)]
     schema = StructType([*own, *columns.fields])
-    rows = read_parquet(session, storage, schema, [file.path for file in files])
+    rows = read_parquet(session, storage, schema, files)
     parts = _parts(files)
     together = rows.coalesce(1) if parts == 1 else rows.repartition(parts, SUBSCRIPTION)
     return _rewrite(together.sortWithinPartitions(SUBSCRIPTION, OFFSET), storage, prefix, OFFSET)

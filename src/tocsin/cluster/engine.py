@@ -7,8 +7,8 @@ applies application files.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from tocsin.cluster.announcements import AnnouncementLog
 from tocsin.cluster.catalog import Catalog, StoredExecution, channels_of
@@ -20,14 +20,16 @@ from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.joint_executions import JointOutcome
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
 from tocsin.cluster.retention import RetentionClock, Uptime, machine_uptime
+from tocsin.cluster.root_lease import RootLease
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.frames import EMPTY_FOLDER
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.store.readers import Garbage, Readers
 from tocsin.cluster.store.results import ResultStore
-from tocsin.cluster.store.storage import Storage, lock_root
+from tocsin.cluster.store.storage import Storage
 from tocsin.cluster.store.writes import Writes
 from tocsin.cluster.subscriptions import Subscriptions, Users
+from tocsin.database.lease import LeaseLost
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 
 
@@ -41,8 +43,11 @@ class DataCluster:
         now_s: Callable[[], float],
         arrived: Callable[[ChannelName], None] | None = None,
         uptime: Uptime | None = None,
+        lease: RootLease | None = None,
     ) -> None:
         """`now_s` is the wall clock, `uptime` that of the machine by default.
+
+        `lease` has been acquired; `close` releases it. Without one, the data cluster acquires its own, or raises.
 
         The data cluster calls `arrived`, from any thread, with the name of each channel that has NEW records.
 
@@ -51,11 +56,13 @@ class DataCluster:
         self.spark = spark
         self.settings = settings
         self.now_s = now_s
-        settings.state_folder().mkdir(parents=True, exist_ok=True)
-        self._lock_file = lock_root(settings.state_folder())
+        if lease is None:
+            lease = RootLease(settings)
+            lease.acquire()
+        self.lease = lease
         self.storage = Storage(settings.root)
         self.storage.make_folder(EMPTY_FOLDER)
-        self.catalog = Catalog(settings.catalog_url())
+        self.catalog = Catalog(settings.catalog_url(), lease.lease)
         uptime = uptime or machine_uptime()
         self.retention_s = RetentionClock(self.catalog, now_s, uptime)
         readers = Readers()
@@ -66,7 +73,7 @@ class DataCluster:
             self.catalog.trials.add_death(channel, FROM_OUTSIDE)
         self.writes = Writes(self.catalog, self.storage, readers, self.retention_s)
         context = EngineContext(
-            spark, settings, self.catalog, self.storage, self.writes, now_s, self.retention_s, readers
+            spark, settings, self.catalog, self.storage, self.writes, now_s, self.retention_s, readers, lease.lease
         )
         self.datasets = Datasets(context, lambda: self.channels.all(), arrived)
         self.subscriptions = Subscriptions(self.catalog, settings.rate_window_s, settings.unheld_s, self.retention_s)
@@ -84,9 +91,10 @@ class DataCluster:
             return
         self._closed = True
         self.datasets.close()
-        self.retention_s.store()
+        with suppress(LeaseLost):
+            self.retention_s.store()
         self.catalog.close()
-        os.close(self._lock_file)
+        self.lease.release()
 
     def dataset(self, name: str) -> LiveDataset:
         return self.datasets.get(name)

@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 
 from tocsin.cluster.feed.outcomes import FeedLimits
 
+LEASE_S = 6.0
+"""How long a data cluster leads after a renewal of its lease [decision 26]."""
+
 
 @dataclass(frozen=True, slots=True)
 class NarrowingLimits:

@@ -21,7 +21,8 @@ def register(app: typer.Typer) -> None:
 def cluster(context: typer.Context) -> None:
     """Run the data cluster until it is stopped.
 
-    Ends with exit code 75 if Spark's JVM dies or no longer answers: start it again then, as `tocsin up` does.
+    Ends with exit code 75 if Spark's JVM dies or no longer answers, or if a standby has taken over: start it again
+    then, as `tocsin up` does.
     """
     import os
 
@@ -33,11 +34,12 @@ def cluster(context: typer.Context) -> None:
     def run(settings: ClusterProcessSettings, as_json: bool) -> None:
         from tocsin.cluster.server.server import ClusterServer
         from tocsin.cluster.server.spark_watch import EXIT_SPARK_LOST, SparkLost
+        from tocsin.wire.errors import NotLeading
 
         async def serve() -> None:
             try:
                 await ClusterServer(settings, partial(announce_server, "data cluster", as_json)).run()
-            except SparkLost as error:
+            except (SparkLost, NotLeading) as error:
                 note(f"tocsin: {error}; exit code {EXIT_SPARK_LOST}: start the data cluster again")
                 # Threads may still wait for an answer of Spark, and an ordinary exit would wait for these threads.
                 os._exit(EXIT_SPARK_LOST)

@@ -18,6 +18,7 @@ import httpx
 from tocsin.broker import events
 from tocsin.broker.effects import ReleaseBackend, RequestBackend, StoreUpdates
 from tocsin.broker.hosted import BackendKey
+from tocsin.leaders.clients import leading_client
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import fingerprint
 from tocsin.runtime.broker.announcements import AnnouncementStream
@@ -51,7 +52,7 @@ class DataClusterLink:
     def __init__(self, process: BrokerProcess) -> None:
         self._process = process
         settings = process.settings
-        self._url = settings.cluster.rstrip("/")
+        self._addresses = settings.cluster
         self._broker = settings.id
         self._tls = tls_context(settings.cluster, settings.ca)
         self._client: httpx.AsyncClient
@@ -76,8 +77,8 @@ class DataClusterLink:
         self.announcements = AnnouncementStream(settings, self._headers, process.happened)
 
     def start(self) -> None:
-        self._client = httpx.AsyncClient(
-            base_url=self._url,
+        self._client = leading_client(
+            self._addresses,
             headers=self._headers(),
             timeout=_TIMEOUT,
             verify=self._tls or True,

@@ -117,7 +117,7 @@ class ClusterContext:
         gateway = self.cluster.gateway(dataset)
         commit = self._commits.get(dataset.lower())
         if commit is None or commit.gateway is not gateway:  # the dataset was dropped and created again
-            commit = self._commits[dataset.lower()] = GroupCommit(gateway)
+            commit = self._commits[dataset.lower()] = GroupCommit(gateway, self.process.leading.holds)
         return commit
 
     def end_revoked(self) -> None:

@@ -31,8 +31,9 @@ def pause_s(leaders: Leaders, failures: int) -> float:
 
 def silence_limits(leaders: Leaders) -> dict[str, Any]:
     """How long a WebSocket waits for a silent server. Where there is a standby, a stopped leader is noticed sooner."""
-    quick = leaders.has_standbys
-    return {"open_timeout": 3 if quick else 10, "ping_interval": 2 if quick else 10, "ping_timeout": 4 if quick else 10}
+    if leaders.has_standbys:
+        return {"open_timeout": 3, "ping_interval": 1.5, "ping_timeout": 3, "close_timeout": 0.5}
+    return {"open_timeout": 10, "ping_interval": 10, "ping_timeout": 10, "close_timeout": 10}
 
 
 def try_next(leaders: Leaders, address: str, error: Exception) -> None:

@@ -102,12 +102,14 @@ class LinkToCoordinator:
         token = self._process.settings.secret("coordinator")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls}
+        limits = silence_limits(self._leaders)
         async with connect(
             address.replace("http", "ws", 1) + self._path,
             additional_headers=headers,
             compression=None,
             max_size=64 << 20,
-            open_timeout=silence_limits(self._leaders)["open_timeout"],
+            open_timeout=limits["open_timeout"],
+            close_timeout=limits["close_timeout"],
             **options,
         ) as socket:
             outgoing: asyncio.Queue[bytes] = asyncio.Queue()

@@ -83,8 +83,9 @@ class CoordinatorSettings(ListenerSettings):
     oidc: OidcSettings = field(default_factory=OidcSettings)
     cluster: Annotated[
         str | None,
-        "Address of the data cluster. The coordinator releases there the subscriptions of forgotten brokers, and "
-        "shows the data cluster on the dashboard. Without an address it does neither.",
+        "Address of the data cluster, or those of leader and standby with a comma between them. The coordinator "
+        "releases there the subscriptions of forgotten brokers, and shows the data cluster on the dashboard. Without "
+        "an address it does neither.",
     ] = None
     cluster_token_file: Annotated[
         str | None, "File with a token for the data cluster. Default: a token that the coordinator signs."

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tocsin.runtime.http.answers import answer, error_answer
+from tocsin.runtime.http.bounded_protocols import BoundedWebSocket
 from tocsin.runtime.http.listening import Server
 from tocsin.wire.errors import NotLeading
 
@@ -72,6 +73,7 @@ async def answering_as_standby(listening: socket.socket, refusal: Refusal, **opt
             lifespan="off",
             server_header=False,
             proxy_headers=False,
+            ws=BoundedWebSocket,
             timeout_graceful_shutdown=1,
             **options,
         )

@@ -7,8 +7,11 @@ applies application files.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
 
 from tocsin.cluster.announcements import AnnouncementLog
 from tocsin.cluster.catalog import Catalog, StoredExecution, channels_of
@@ -19,6 +22,7 @@ from tocsin.cluster.executions import Executions
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.joint_executions import JointOutcome
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
+from tocsin.cluster.pulling import ChannelHead
 from tocsin.cluster.retention import RetentionClock, Uptime, machine_uptime
 from tocsin.cluster.root_lease import RootLease
 from tocsin.cluster.settings import ClusterSettings
@@ -107,6 +111,18 @@ class DataCluster:
 
     def channel(self, name: str) -> LiveChannel:
         return self.channels.get(name)
+
+    def head_of(self, channel: str) -> ChannelHead:
+        live = self.channel(channel)
+        return ChannelHead(live.name, live.prepared.arrow, self.channels.head(live))
+
+    def numbers_of(self, channel: ChannelName, ids: Iterable[SubscriptionId]) -> Mapping[SubscriptionId, int]:
+        requested = list(ids)
+        numbers = self.subscriptions.book.announced_numbers(channel, requested)
+        return self.catalog.subscriptions.numbers(channel, requested) if numbers is None else numbers
+
+    def held(self, numbers: Sequence[int], brokers: Callable[[BrokerId], bool]) -> npt.NDArray[np.bool_]:
+        return self.subscriptions.book.held(np.array(numbers, np.int64), brokers)
 
     def execute(self, name: str) -> StoredExecution | None:
         return self._executions.execute(name)

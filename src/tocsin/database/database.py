@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.engine import Connection
 
-from tocsin.database.formats import StoredFormat, bring_up_to_date
+from tocsin.database.formats import StoredFormat, bring_up_to_date, check_format
 
 T = TypeVar("T")
 
@@ -35,8 +35,13 @@ class Database:
         format: StoredFormat,
         guard: Guard | None = None,
         connect_args: Mapping[str, object] | None = None,
+        *,
+        reads_only: bool = False,
     ) -> None:
-        """Open the store, and create or convert it if that is necessary. `connect_args` are for the driver."""
+        """Open the store, and create or convert it if that is necessary. `connect_args` are for the driver.
+
+        With `reads_only`, a store of another format is refused.
+        """
         if guard is not None:
             connect_args = session_options(url, guard.session)
         # After a restart of the server, a new connection is opened before the next transaction, which then succeeds.
@@ -48,8 +53,12 @@ class Database:
             sa.event.listen(self._engine, "begin", _begin)
         self._writer = self._engine.execution_options(writes=True)
         try:
-            with self.write() as connection:
-                bring_up_to_date(connection, format)
+            if reads_only:
+                with self.read() as connection:
+                    check_format(connection, format)
+            else:
+                with self.write() as connection:
+                    bring_up_to_date(connection, format)
         except BaseException:
             self.close()
             raise

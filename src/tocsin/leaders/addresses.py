@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from functools import cache
 from urllib.parse import urlsplit
 
@@ -41,6 +42,13 @@ class Leaders:
 def split_addresses(text: str) -> list[str]:
     """The addresses in a setting: one, or several with commas between them."""
     return [address.strip().rstrip("/") for address in text.split(",") if address.strip()]
+
+
+def rotated(text: str, name: str) -> str:
+    """The same addresses in an order that depends on `name`: equal servers get about the same share of the clients."""
+    addresses = split_addresses(text)
+    first = zlib.crc32(name.encode()) % len(addresses)
+    return ",".join(addresses[first:] + addresses[:first])
 
 
 def first_address(text: str) -> str:

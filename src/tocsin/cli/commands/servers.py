@@ -1,4 +1,4 @@
-"""`tocsin cluster`, `tocsin coordinator` and `tocsin broker`: run one server process, with a flag for every setting."""
+"""`tocsin cluster`, `results`, `coordinator` and `broker`: run one server process, with a flag for every setting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
     # The flags come from settings classes whose import is slow. `run_with_flags` adds them only when a command runs, so
     # that `tocsin --help` stays fast.
     arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
-    for command in (broker, cluster, coordinator):
+    for command in (broker, cluster, coordinator, results):
         app.command(command.__name__, add_help_option=False, context_settings=arguments)(command)
 
 
@@ -47,6 +47,19 @@ def cluster(context: typer.Context) -> None:
         run_on_event_loop(serve)
 
     run_with_flags(context, ClusterProcessSettings, run)
+
+
+def results(context: typer.Context) -> None:
+    """Serve results to brokers, beside the data cluster and without Spark."""
+    from tocsin.cluster.server.result_settings import ResultServerSettings
+
+    def run(settings: ResultServerSettings, as_json: bool) -> None:
+        from tocsin.cluster.server.result_server import ResultServer
+
+        ready = partial(announce_server, "result server", as_json)
+        run_on_event_loop(lambda: ResultServer(settings, ready).run())
+
+    run_with_flags(context, ResultServerSettings, run)
 
 
 def coordinator(context: typer.Context) -> None:

@@ -40,9 +40,12 @@ _GENERATION = "generation"
 class Catalog:
     """Thread-safe. Only one process at a time writes to it: the one that holds the lease of the data root."""
 
-    def __init__(self, url: str, guard: Guard | None = None) -> None:
-        """`guard` refuses the transactions of a process that has lost the lease."""
-        self._database = Database(url, _FORMAT, guard)
+    def __init__(self, url: str, guard: Guard | None = None, *, reads_only: bool = False) -> None:
+        """`guard` refuses the transactions of a process that has lost the lease.
+
+        `reads_only`: for a process beside the one that writes. It neither creates nor converts a catalog.
+        """
+        self._database = Database(url, _FORMAT, guard, reads_only=reads_only)
         self.datasets = DatasetTable(self._database)
         self.feeds = FeedTable(self._database)
         self.channels = ChannelTable(self._database)

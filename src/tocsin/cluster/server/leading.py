@@ -26,6 +26,8 @@ class Leading:
         self._stopped = threading.Event()
         self.on_standby: Callable[[], None] = lambda: None
         """Called once, from the thread that waits, when another process leads."""
+        self.warm_up: Callable[[], object] = lambda: None
+        """Called once by a standby: Spark loads and compiles in its first jobs what every later job needs."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called once, from any thread, when another process has taken the lease."""
         self._log = logger()
@@ -72,3 +74,7 @@ class Leading:
         if is_first and self._standby:
             self._log.info("standby: waiting for the lease", leader=state.address, epoch=state.epoch)
             self.on_standby()
+            try:
+                self.warm_up()
+            except Exception as error:
+                self._log.warning("the warm-up failed: a takeover will take longer", reason=str(error)[:200])

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import uvicorn
 
@@ -26,7 +27,7 @@ from tocsin.cluster.server.spark_watch import SparkLost
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.cluster.spark.network import use_secret
 from tocsin.cluster.spark.session import Session, make_session
-from tocsin.cluster.spark.warm_up import warm_up
+from tocsin.cluster.temporary import run_sample_channels
 from tocsin.model.ids import ChannelName
 from tocsin.runtime.http.audit import open_audit_log
 from tocsin.runtime.http.bounded_protocols import BoundedWebSocket, make_http_class
@@ -98,8 +99,7 @@ class ClusterServer:
             if self.settings.spark_secret_file is not None:
                 use_secret(self.settings.spark_secret_file)
             spark = self._own_session = make_session(self.settings.master, self.settings.spark)
-        if self.settings.standby:
-            warm_up(spark)
+        self.process.leading.warm_up = partial(run_sample_channels, spark)
         lease = RootLease(self.settings.cluster, self.settings.lease_s, self.address)
         self.process.leading.wait(lease)
         try:
@@ -175,6 +175,8 @@ class ClusterServer:
                     await self._close(server, serving)
 
     async def _start(self) -> None:
+        keys = self.context.keys
+        fetching = None if keys is None else asyncio.create_task(keys.start())
         cluster = await self.process.start()
         tokens = TokenStore(cluster.catalog, time.time, time.monotonic)
         first = None
@@ -182,8 +184,8 @@ class ClusterServer:
             _, first = await asyncio.to_thread(tokens.create, "first administrator", ["admin"])
             if self.settings.token_file:
                 write_secret(cluster.settings.state_folder() / ADMIN_TOKEN_FILE, first)
-        if self.context.keys is not None:
-            await self.context.keys.start()
+        if fetching is not None:
+            await fetching
         self.context.tokens = tokens
         self.context.in_background(self.context.end_expired())
         logger().info("listening", address=self.address)

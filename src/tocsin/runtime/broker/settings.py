@@ -39,6 +39,11 @@ class BrokerSettings(ListenerSettings):
     cluster: Annotated[
         str, "Address of the data cluster, or those of leader and standby with a comma between them."
     ] = DATA_CLUSTER
+    results: Annotated[
+        str | None,
+        "Addresses of result servers with commas between them. The broker pulls results there, from the next one if "
+        "one fails. Default: it pulls them from the data cluster.",
+    ] = None
     token_file: Annotated[
         str | None, "File with the token (scope `broker:<id>`) for the data cluster and the coordinator."
     ] = None
@@ -144,7 +149,7 @@ class BrokerSettings(ListenerSettings):
             raise invalid("webhook_origin: expected 1 to 253 letters, digits, dots and dashes")
         for name in ("token_file", "cluster_token_file", "ca"):
             check_file(self, name)
-        for name in ("cluster", "coordinator"):
+        for name in ("cluster", "coordinator", "results"):
             check_peer(self, name)
 
     def secret(self, name: str) -> str:

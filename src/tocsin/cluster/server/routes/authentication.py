@@ -68,15 +68,14 @@ def _explaining(app: ASGIApp) -> ASGIApp:
 
 
 async def _caller(context: ClusterContext, scope: Scope) -> Caller:
-    if context.tokens is None or context.process.stopping.is_set():
-        _ = context.cluster  # raises with the reason
-        raise TocsinError(Code.NOT_READY, "the data cluster is still starting", retry_after_s=2)
+    context.require_open()
+    assert context.tokens is not None
     token = token_of(scope)
     if token is None:
         raise TocsinError(Code.UNAUTHENTICATED, "send a token: Authorization: Bearer tocsin_…")
     caller = context.tokens.caller(token)
     if caller is None and context.keys is not None:
-        claims = await context.keys.claims(token, context.cluster.now_s())
+        claims = await context.keys.claims(token, context.now_s())
         caller = None if claims is None else caller_of_claims(claims)
         if caller is None and not context.keys.can_judge(token):
             raise unknown_key()

@@ -12,6 +12,7 @@ from typing import Any, cast
 from starlette.requests import HTTPConnection
 
 from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.pulling import ResultSource
 from tocsin.cluster.server.group_commit import GroupCommit, wasteful
 from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.process import ClusterProcess
@@ -64,6 +65,21 @@ class ClusterContext:
     def cluster(self) -> DataCluster:
         """The open data cluster. Raises NOT_READY while it starts or stops."""
         return self.process.cluster
+
+    @property
+    def source(self) -> ResultSource:
+        """What pulls of results read."""
+        return self.cluster
+
+    def now_s(self) -> float:
+        """The wall clock."""
+        return self.cluster.now_s()
+
+    def require_open(self) -> None:
+        """Raise NOT_READY while the process starts or stops."""
+        if self.tokens is None or self.process.stopping.is_set():
+            _ = self.cluster  # raises with the reason
+            raise TocsinError(Code.NOT_READY, "the data cluster is still starting", retry_after_s=2)
 
     @contextmanager
     def publisher(self, caller: str) -> Iterator[Publisher]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.pulling import Pulled, ResultSource, open_pull, pulled
 from tocsin.cluster.stored_results import StoredResults
 from tocsin.cluster.upkeep import merge_channel
+from tocsin.model.ids import SubscriptionId
 from tocsin.wire.errors import Code, TocsinError
 
 pytestmark = pytest.mark.spark
@@ -26,8 +27,8 @@ def stored(cluster: DataCluster) -> Iterator[StoredResults]:
     catalog.close()
 
 
-def rows(source: ResultSource, channel: str, wanted: dict[str, str | None]) -> list[Pulled]:
-    pull = open_pull(source, channel, wanted)  # type: ignore[arg-type]
+def rows(source: ResultSource, channel: str, wanted: Mapping[SubscriptionId, str | None]) -> list[Pulled]:
+    pull = open_pull(source, channel, wanted)
     return sorted(row for page in pulled(source.results, pull) for row in page)
 
 

@@ -41,7 +41,7 @@ class ReplicaFault:
     kind: str
     """kill, stop, cut off, or restart."""
     target: str
-    """`leader` or `standby` and `cluster` or `coordinator`; `broker`; `postgresql`."""
+    """`leader` or `standby` and `cluster` or `coordinator`; `broker`; `results`; `postgresql`."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.target}"
@@ -59,6 +59,8 @@ FAULTS = (
     ReplicaFault("stop", "standby cluster"),
     ReplicaFault("stop", "broker"),
     ReplicaFault("kill", "standby coordinator"),
+    ReplicaFault("stop", "results"),
+    ReplicaFault("kill", "results"),
 )
 """In the order of the rounds, again and again."""
 
@@ -132,7 +134,7 @@ class ReplicaChaosRun:
 
     async def run(self) -> dict[str, Any]:
         began_s = time.monotonic()
-        self._report_progress("starting PostgreSQL, two data clusters, two coordinators and brokers")
+        self._report_progress("starting PostgreSQL, two of each server, and brokers")
         try:
             await self._database.start()
             relayed_coordinator = self._relayed(SUBSCRIBERS, "coordinator")
@@ -229,7 +231,8 @@ class ReplicaChaosRun:
         """The process that a fault hits now."""
         role, _, kind = target.rpartition(" ")
         if not role:
-            return self._rng.choice(list(self.stack.brokers)) if target == "broker" else target
+            several = {"broker": list(self.stack.brokers), "results": list(self.stack.result_servers)}
+            return self._rng.choice(several.get(target, [target]))
         leader = await self._leader(kind)
         standby = kind if leader != kind else f"{kind}-2"
         return leader if role == "leader" else standby

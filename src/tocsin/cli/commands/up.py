@@ -34,9 +34,7 @@ def up(
     ] = False,
     replicas: Annotated[
         bool,
-        typer.Option(
-            "--replicas", help="Run a standby beside the data cluster and beside the coordinator. Needs PostgreSQL."
-        ),
+        typer.Option("--replicas", help="Run two data clusters, coordinators and result servers. Needs PostgreSQL."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

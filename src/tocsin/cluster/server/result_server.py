@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["status"])
 PART = "result server"
+_RETRY_S = 0.5
 
 
 class ResultContext(ClusterContext):
@@ -113,7 +114,7 @@ class ResultServer:
     async def run(self) -> None:
         settings = self.settings
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32, "blocking"))
-        catalog = await asyncio.to_thread(self._open)
+        catalog = await self._open()
         tokens = await asyncio.to_thread(TokenStore, catalog, time.time, time.monotonic)
         context = ResultContext(settings, StoredResults(catalog, Storage(settings.root)), tokens)
         if settings.keys is not None:
@@ -156,5 +157,16 @@ class ResultServer:
             await context.keys.stop()
         await asyncio.to_thread(catalog.close)
 
-    def _open(self) -> Catalog:
-        return Catalog(self.settings.cluster().catalog_url(), reads_only=True)
+    async def _open(self) -> Catalog:
+        """The catalog, as soon as the data cluster has made it."""
+        url, attempts = self.settings.cluster().catalog_url(), 0
+        while True:
+            try:
+                return await asyncio.to_thread(Catalog, url, reads_only=True)
+            except TocsinError as error:
+                if error.code is not Code.NOT_FOUND:
+                    raise
+                attempts += 1
+                if attempts == 1:
+                    logger().info("waiting for the catalog", reason=error.message)
+                await asyncio.sleep(_RETRY_S)

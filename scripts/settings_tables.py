@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from tocsin.cluster.server.result_settings import ResultServerSettings
+from tocsin.cluster.result_server.settings import ResultServerSettings
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.coordinator.settings import CoordinatorSettings

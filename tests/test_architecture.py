@@ -28,6 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "edge": {"model", "wire", "policies"},
     "cluster": {"model", "wire", "database", "segments"},
     "cluster/server": {"cluster", "leaders", "model", "wire", "database", "runtime/http"},
+    "cluster/result_server": {"cluster", "leaders", "model", "wire", "database", "runtime/http"},
     "runtime/http": {"model", "wire", "leaders"},
     "runtime/broker": {"runtime/http", "leaders", "client", "segments", *_CORES},
     "runtime/coordinator": {"runtime/http", "leaders", "database", *_CORES},

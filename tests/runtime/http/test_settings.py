@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tocsin.cluster.server.result_settings import ResultServerSettings
+from tocsin.cluster.result_server.settings import ResultServerSettings
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.coordinator.settings import CoordinatorSettings

@@ -51,10 +51,10 @@ def cluster(context: typer.Context) -> None:
 
 def results(context: typer.Context) -> None:
     """Serve results to brokers, beside the data cluster and without Spark."""
-    from tocsin.cluster.server.result_settings import ResultServerSettings
+    from tocsin.cluster.result_server.settings import ResultServerSettings
 
     def run(settings: ResultServerSettings, as_json: bool) -> None:
-        from tocsin.cluster.server.result_server import ResultServer
+        from tocsin.cluster.result_server.server import ResultServer
 
         ready = partial(announce_server, "result server", as_json)
         run_on_event_loop(lambda: ResultServer(settings, ready).run())

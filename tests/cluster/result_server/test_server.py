@@ -11,8 +11,8 @@ import pytest
 
 from tests.cluster.emergency import APPLICATION, NORTH, declare, report
 from tests.conftest import ClusterAt, publish
-from tocsin.cluster.server.result_server import ResultServer
-from tocsin.cluster.server.result_settings import ResultServerSettings
+from tocsin.cluster.result_server.server import ResultServer
+from tocsin.cluster.result_server.settings import ResultServerSettings
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.wire import cluster as wire
 

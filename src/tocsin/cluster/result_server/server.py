@@ -19,8 +19,8 @@ from starlette.types import ASGIApp
 
 from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.pulling import ResultSource
+from tocsin.cluster.result_server.settings import ResultServerSettings
 from tocsin.cluster.server.metrics import ClusterMetrics
-from tocsin.cluster.server.result_settings import ResultServerSettings
 from tocsin.cluster.server.routes import results
 from tocsin.cluster.server.routes.authentication import authenticate
 from tocsin.cluster.server.routes.context import ClusterContext, context_of

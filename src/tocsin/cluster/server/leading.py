@@ -25,7 +25,7 @@ class Leading:
         self._lease: RootLease | None = None
         self._stopped = threading.Event()
         self.on_standby: Callable[[], None] = lambda: None
-        """Called once, from the thread that waits, when another process leads."""
+        """Called once, from another thread, when this process is a standby and warm."""
         self.warm_up: Callable[[], object] = lambda: None
         """Called once by a standby: Spark loads and compiles in its first jobs what every later job needs."""
         self.on_lost: Callable[[], None] = lambda: None
@@ -73,8 +73,13 @@ class Leading:
         is_first, self._leader = self._leader is None, state
         if is_first and self._standby:
             self._log.info("standby: waiting for the lease", leader=state.address, epoch=state.epoch)
+            threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        """Beside the wait: a leader that dies meanwhile is followed at once, only more slowly."""
+        try:
+            self.warm_up()
+        except Exception as error:
+            self._log.warning("the warm-up failed: a takeover will take longer", reason=str(error)[:200])
+        if not self._stopped.is_set():
             self.on_standby()
-            try:
-                self.warm_up()
-            except Exception as error:
-                self._log.warning("the warm-up failed: a takeover will take longer", reason=str(error)[:200])

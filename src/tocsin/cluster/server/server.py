@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 import uvicorn
@@ -109,13 +110,15 @@ class ClusterServer:
             raise
 
     def _announce_standby(self) -> None:
-        """A supervisor knows that the process is up. Called from the thread that waits for the lease."""
+        """A supervisor knows that the process is up. Called from another thread."""
 
         def announce() -> None:
-            self._announced = True
-            self._ready(self.address, None)
+            if not self._announced:
+                self._announced = True
+                self._ready(self.address, None)
 
-        self._loop.call_soon_threadsafe(announce)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(announce)
 
     def stop(self) -> None:
         """Begin to stop the server. Call it in the loop's thread."""
@@ -190,6 +193,7 @@ class ClusterServer:
         self.context.in_background(self.context.end_expired())
         logger().info("listening", address=self.address)
         if not self._announced or first is not None:
+            self._announced = True
             self._ready(self.address, first)
 
     async def _close(self, server: uvicorn.Server, serving: asyncio.Task[None]) -> None:

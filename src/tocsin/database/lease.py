@@ -255,7 +255,7 @@ class Lease:
             raise NotLeading(f"this {self.name} may have lost its lease: its database does not answer")
 
     def check(self, connection: Connection) -> None:
-        """Let the transaction commit only if this process leads. The lease cannot be taken before the transaction ends."""
+        """Let a transaction commit only if this process leads. The lease is not taken before the transaction ends."""
         epoch = sa.select(_leases.c.epoch).where(_leases.c.name == self.name).with_for_update(read=True)
         if connection.scalar(epoch) != self.epoch:
             self._lose()

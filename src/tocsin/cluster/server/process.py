@@ -244,17 +244,17 @@ class ClusterProcess:
             await asyncio.sleep(CHECK_S)
 
     def _lose_spark(self, reason: str) -> None:
-        self._end(reason)
+        self._end("Spark is lost", reason)
 
-    def _end(self, reason: str) -> None:
-        self._log.error("the data cluster ends and must be started again", reason=reason)
+    def _end(self, event: str, reason: str) -> None:
+        self._log.error(f"{event}: the data cluster ends and must be started again", reason=reason)
         self.lost_reason = reason
         self.begin_stop()
         self.lost.set()
 
     def _lose_lease(self) -> None:
         self.lease_lost = True
-        self._end("another data cluster has taken over: this one commits nothing more, and ends")
+        self._end("the lease is lost", "another data cluster has taken over: this one commits nothing more")
 
     async def executions_ended(self, limit_s: float) -> None:
         """Return when the running executions have ended, or after `limit_s`.

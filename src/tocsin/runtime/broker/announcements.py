@@ -49,7 +49,8 @@ class AnnouncementStream:
                 failures = 0
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 failures = 1 if self.heard else failures + 1
-                if failures == 1 or isinstance(error, InvalidStatus):
+                is_refused = isinstance(error, InvalidStatus) and not self._leaders.has_standbys
+                if failures == 1 or is_refused:
                     self._log.warning("the stream of announcements is closed", reason=reason_of(error))
                 try_next(self._leaders, address, error)
             self.heard = False

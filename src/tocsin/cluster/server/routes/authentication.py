@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -59,7 +59,7 @@ def _explaining(app: ASGIApp) -> ASGIApp:
     async def explaining(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await app(scope, receive, send)
-        except OperationalError as error:
+        except (OperationalError, InterfaceError) as error:
             logger().error("the catalog cannot be used", path=scope["path"], exc_info=error)
             reason = f"the catalog cannot be used now ({error.orig}): check the disk or the database server"
             raise TocsinError(Code.NOT_READY, reason, retry_after_s=2) from error
@@ -79,6 +79,9 @@ async def _caller(context: ClusterContext, scope: Scope) -> Caller:
         caller = None if claims is None else caller_of_claims(claims)
         if caller is None and not context.keys.can_judge(token):
             raise unknown_key()
+    if caller is None and context.tokens.is_stale:
+        message = "the catalog cannot be read now, so this token cannot be judged"
+        raise TocsinError(Code.NOT_READY, message, retry_after_s=1)
     if caller is None:
         raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, revoked or expired")
     return caller

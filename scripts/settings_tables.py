@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from tocsin.cluster.result_server.settings import ResultServerSettings
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
@@ -23,7 +24,7 @@ HEAD = "| setting | default | meaning |\n|---|---|---|\n"
 def tables() -> dict[str, str]:
     """Marker -> table."""
     made: dict[str, str] = {}
-    for kind in (ClusterProcessSettings, BrokerSettings, CoordinatorSettings, EdgeSettings):
+    for kind in (ClusterProcessSettings, ResultServerSettings, BrokerSettings, CoordinatorSettings, EdgeSettings):
         for setting in settings_of(kind):
             marker = ".".join((kind.section, *setting.path))
             made[marker] = made.get(marker, HEAD) + f"| `{setting.name}` | {default(setting)} | {setting.help} |\n"

@@ -11,12 +11,18 @@ import pytest
 from typer.testing import CliRunner
 
 from tocsin.cli.main import make_app
+from tocsin.cluster.result_server.settings import ResultServerSettings
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.http.settings import ListenerSettings, Setting, load_settings, settings_of
 
-PROCESSES: list[type[ListenerSettings]] = [ClusterProcessSettings, BrokerSettings, CoordinatorSettings]
+PROCESSES: list[type[ListenerSettings]] = [
+    ClusterProcessSettings,
+    ResultServerSettings,
+    BrokerSettings,
+    CoordinatorSettings,
+]
 FROZEN = Path(__file__).parent / "process_settings.txt"
 SCRIPT = Path(__file__).parents[2] / "scripts" / "settings_tables.py"
 

@@ -53,6 +53,20 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
+def test_reader_waits_for_a_store_that_another_store_shares_the_database_with(url: str) -> None:
+    other = sa.MetaData()
+    sa.Table("places", other, sa.Column("name", sa.String(40)))
+    Database(url, StoredFormat("list of places", other)).close()
+    with pytest.raises(TocsinError, match="no list of people yet") as missing:
+        Database(url, SECOND, reads_only=True)
+    assert missing.value.code is Code.NOT_FOUND
+    Database(url, FIRST).close()
+    with pytest.raises(TocsinError, match="format 1"):
+        Database(url, SECOND, reads_only=True)
+    Database(url, SECOND).close()
+    Database(url, SECOND, reads_only=True).close()
+
+
 def stored(url: str, query: str) -> list[tuple[object, ...]]:
     engine = sa.create_engine(url)
     with engine.connect() as connection:

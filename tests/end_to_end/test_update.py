@@ -56,10 +56,10 @@ async def notifications(network: Network, count: int) -> list[tuple[str, str]]:
     raise AssertionError("the subscriber ended")
 
 
-def formats(database: Path) -> list[tuple[str, int]]:
+def formats(database: Path) -> dict[str, int]:
     connection = sqlite3.connect(database)
     try:
-        return connection.execute("SELECT store, format FROM stored_formats").fetchall()
+        return dict(connection.execute("SELECT store, format FROM stored_formats"))
     finally:
         connection.close()
 
@@ -73,5 +73,5 @@ def test_results_of_an_earlier_release_arrive_once_and_without_a_gap(updated: Ne
     published = updated.run(updated.publisher.publish("Reports", [again, record]))
     assert (published.accepted, published.duplicates) == (1, 1)
     assert sorted(updated.run(notifications(updated, 2))) == [("NearMe", "r6"), ("OfKind", "r6")]
-    assert formats(tmp_path / "root/state/catalog.sqlite") == [("data root", 3)]
-    assert formats(tmp_path / "root/coordinator/coordinator.sqlite") == [("coordinator's store", 1)]
+    assert formats(tmp_path / "root/state/catalog.sqlite") == {"data root": 3, "leases": 1}
+    assert formats(tmp_path / "root/coordinator/coordinator.sqlite") == {"coordinator's store": 1, "leases": 1}

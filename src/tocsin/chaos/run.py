@@ -37,7 +37,7 @@ CREATE REPETITIVE CHANNEL PingsAtLeast (least BIGINT) EVERY 3 SECONDS AS
   SELECT p.id, p.n FROM NEW Pings p WHERE p.n % 10 >= :least;
 """
 # Time-outs shorter than in production, so that they expire within a round.
-_COORDINATOR = {
+COORDINATOR = {
     "heartbeat-s": "0.5",
     "suspect-s": "1.5",
     "dead-s": "3",
@@ -49,8 +49,8 @@ _COORDINATOR = {
     "retry-s": "2",
     "report-s": "1",
 }
-_BROKER = {"progress-s": "2", "webhooks-private": ""}
-_CLUSTER = {
+BROKER = {"progress-s": "2", "webhooks-private": ""}
+CLUSTER = {
     "master": "local[2]",
     "spark": "spark.driver.memory=1g",
     "heartbeat-s": "2",
@@ -93,9 +93,9 @@ class ChaosRun:
                 settings.brokers,
                 free_ports=True,
                 logs=folder,
-                coordinator=_COORDINATOR,
-                broker=_BROKER,
-                cluster=_CLUSTER,
+                coordinator=COORDINATOR,
+                broker=BROKER,
+                cluster=CLUSTER,
                 cluster_preload="tocsin.chaos.faulty_process",
                 via=self._relays.address,
             )

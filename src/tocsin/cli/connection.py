@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from tocsin.cli.console import note
+from tocsin.leaders.addresses import first_address, split_addresses
+from tocsin.leaders.clients import leading_client, leading_transport
 from tocsin.runtime.http.event_streams import read_events
 from tocsin.runtime.http.settings import is_loopback
 from tocsin.wire.errors import Code, TocsinError, error_from
@@ -46,7 +48,12 @@ class Client(httpx.Client):
     """A client that looks for its token again while it waits: the first start of a server creates the token file."""
 
     def __init__(self, url: str, find_token: Callable[[], str | None]) -> None:
-        super().__init__(base_url=url, headers=_headers(find_token()), timeout=httpx.Timeout(300, connect=10))
+        super().__init__(
+            base_url=first_address(url),
+            headers=_headers(find_token()),
+            timeout=httpx.Timeout(300, connect=10),
+            transport=leading_transport(url),
+        )
         self._find_token = find_token
 
     def refresh_token(self) -> None:
@@ -88,8 +95,7 @@ def _root() -> Path:
 
 
 def _local_token(url: str, folder: Path) -> str | None:
-    host = urlsplit(url).hostname
-    if host is None or not is_loopback(host):
+    if not all(is_loopback(urlsplit(address).hostname or "") for address in split_addresses(url)):
         return None
     try:
         return (folder / TOKEN_FILE).read_text(encoding="utf-8").strip() or None
@@ -146,7 +152,7 @@ async def follow_events(url: str, path: str, token: str | None) -> AsyncIterator
     timeout = httpx.Timeout(10.0, read=_SILENCE_S)
     try:
         async with (
-            httpx.AsyncClient(base_url=url, headers=_headers(token), timeout=timeout) as client,
+            leading_client(url, headers=_headers(token), timeout=timeout) as client,
             client.stream("GET", path) as response,
         ):
             if not response.is_success:

@@ -130,7 +130,7 @@ def dashboard(stack: Stack) -> str:
     """
     from tocsin.wire.errors import TocsinError
 
-    address = f"{stack.coordinator_url}/"
+    address = stack.described()["dashboard"]
     try:
         token = stack.first_token or stack.admin_token()
     except TocsinError:

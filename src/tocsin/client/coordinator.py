@@ -12,6 +12,7 @@ import msgspec
 from tocsin.client.errors import ClientError, Denied, Unreachable, error_for
 from tocsin.client.events import BrokerAddress
 from tocsin.coords.coordinate import Coordinate
+from tocsin.leaders.clients import leading_client
 from tocsin.model.ids import BrokerId, SubscriberId
 from tocsin.wire.errors import Code, error_from
 
@@ -42,7 +43,7 @@ class CoordinatorClient:
         self._position: dict[str, Any] = dict(position)
         if coordinate is not None:
             self._position["coordinate"] = msgspec.to_builtins(coordinate)
-        self._http = httpx.AsyncClient(base_url=self.address, verify=tls, timeout=httpx.Timeout(_ANSWER_S, connect=5.0))
+        self._http = leading_client(address, verify=tls, timeout=httpx.Timeout(_ANSWER_S, connect=5.0))
 
     async def request_broker(self, avoid: BrokerId | None) -> BrokerAddress:
         """Request a broker other than `avoid`. Registers the subscriber first if necessary."""

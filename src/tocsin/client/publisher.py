@@ -24,6 +24,7 @@ import msgspec
 from tocsin.client.coordinator import response_error
 from tocsin.client.errors import ClientError, Unreachable
 from tocsin.client.tls import Verify, context_for
+from tocsin.leaders.clients import leading_client
 from tocsin.wire.errors import Code
 
 BATCH_BYTES = 1 << 20
@@ -89,8 +90,8 @@ class Publisher:
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._http = httpx.AsyncClient(
-            base_url=cluster,
+        self._http = leading_client(
+            cluster,
             headers=headers,
             verify=context_for(verify),
             transport=transport,

@@ -18,6 +18,7 @@ from tocsin.client import topic_events as events
 from tocsin.client.coordinator import response_error
 from tocsin.client.errors import ClientError, Denied, RequestRefused, Unreachable, error_for
 from tocsin.client.topic_session import TopicSession
+from tocsin.leaders.clients import leading_client
 from tocsin.model.ids import TopicName
 from tocsin.wire import session as session_wire
 from tocsin.wire import topic as wire
@@ -142,9 +143,7 @@ class TopicDriver:
         self.creators: dict[TopicName, str] = {}
         """Topic → the user that publishes to it first. A relay sets it: topics that it creates count for that user."""
         transport = None if source is None else httpx.AsyncHTTPTransport(verify=tls, local_address=source)
-        self._http = httpx.AsyncClient(
-            base_url=coordinator.rstrip("/"), headers=headers, verify=tls, timeout=timeout, transport=transport
-        )
+        self._http = leading_client(coordinator, headers=headers, verify=tls, timeout=timeout, transport=transport)
         self._watch: asyncio.Task[None] | None = None
         self._revision: str | None = None
         self._watched: events.Watch | None = None

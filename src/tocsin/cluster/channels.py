@@ -26,6 +26,7 @@ from tocsin.cluster.spark.writing import WrittenResults
 from tocsin.cluster.sql.channel_query import ChannelQuery, parse_channel_query
 from tocsin.cluster.store.results import ResultStore
 from tocsin.cluster.store.writes import Write
+from tocsin.cluster.stored_results import store_columns
 from tocsin.cluster.subscriptions import Subscriptions, Users
 from tocsin.model.cursor import Cursor, offset_of
 from tocsin.model.entities import Channel, Dataset, DatasetKind
@@ -225,6 +226,7 @@ class Channels:
         live = LiveChannel(prepared, epoch, execution, positions, subscribers)
         self._channels[prepared.channel.name.lower()] = live
         self._list()
+        store_columns(self._catalog, live.name, epoch, prepared.arrow)
         return live
 
     def _list(self) -> None:

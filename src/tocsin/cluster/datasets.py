@@ -14,6 +14,7 @@ from pathlib import Path
 from tocsin.cluster.catalog import FeedProgress, dataset_owner
 from tocsin.cluster.feed.gateway import FeedGateway
 from tocsin.cluster.feed.shared_gateway import Gateway, SharedGateway, new_seed
+from tocsin.cluster.feed_folders import FeedFolders
 from tocsin.cluster.live import ArrivalNotifier, EngineContext, LiveChannel, LiveDataset, LiveFeed
 from tocsin.cluster.sources import Sources
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
@@ -39,7 +40,9 @@ class Datasets:
         """`channels` lists the channels that may read these datasets. For `arrived` see `DataCluster`."""
         self._context = context
         self._catalog = context.catalog
-        self._state = context.settings.state_folder()
+        # A streaming query of a leader that lost its lease may still write into its own folder.
+        self._scratch_folder = context.settings.state_folder() / "scratch" / str(context.lease.epoch)
+        self._folders = FeedFolders(context.catalog, context.settings.state_folder(), context.lease)
         settings = context.settings
         self.sources = Sources(settings.files, settings.feed_formats, settings.private_folders())
         self._channels = channels
@@ -54,6 +57,7 @@ class Datasets:
 
     def load(self) -> None:
         """Rebuild datasets and feeds from the catalog."""
+        self._delete_old_scratch()
         for stored in self._catalog.datasets.all():
             self._add(stored.dataset, stored.generation, stored.version, stored.position)
         for feed in self._catalog.feeds.all():
@@ -111,7 +115,7 @@ class Datasets:
     def start_ingestion(self, name: str) -> None:
         """Start moving accepted records from the gateway into the dataset. An idle dataset runs no query."""
         live = self.get(name)
-        scratch = self._state / "scratch" / f"gateway-{live.name}-{live.generation}"
+        scratch = self._scratch_folder / f"gateway-{live.name}-{live.generation}"
         live.start_query(lambda gateway: start_gateway(self._context.spark, live.writer, gateway, scratch))
 
     def restart_ingestion(self, name: str) -> None:
@@ -193,7 +197,7 @@ class Datasets:
         live.writer.close()
         if live.gateway is not None:
             live.gateway.close()
-            shutil.rmtree(self._feed_folder(live.dataset, live.generation), ignore_errors=True)
+            self._folders.delete(live.name, live.generation)
 
     def _add(self, dataset: Dataset, generation: int, version: int, position: int) -> None:
         def committed(_version: int, position: int | None) -> None:
@@ -225,11 +229,14 @@ class Datasets:
         limits, now_s = self._context.settings.limits, self._context.retention_s
         shared = self._catalog.logs.state(dataset.name, generation)
         if shared is None:
-            return FeedGateway(dataset, self._feed_folder(dataset, generation), limits, now_s)
+            return FeedGateway(dataset, self._folders.open(dataset.name, generation), limits, now_s)
         return SharedGateway(dataset, generation, self._catalog, self._context.storage, limits, now_s, shared)
 
-    def _feed_folder(self, dataset: Dataset, generation: int) -> Path:
-        return self._state / "feeds" / f"{dataset.name}-{generation}"
+    def _delete_old_scratch(self) -> None:
+        folder = self._scratch_folder.parent
+        for path in folder.iterdir() if folder.exists() else ():
+            if path != self._scratch_folder:
+                shutil.rmtree(path, ignore_errors=True)
 
     # -- feeds -----------------------------------------------------------------------------------------------------
 
@@ -292,7 +299,7 @@ class Datasets:
         return progress
 
     def _scratch(self, feed: Feed, generation: int) -> Path:
-        return self._state / "scratch" / f"feed-{feed.name}-{generation}"
+        return self._scratch_folder / f"feed-{feed.name}-{generation}"
 
 
 def _fed_fact(dataset: str, generation: int) -> str:

@@ -7,8 +7,11 @@ applies application files.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
 
 from tocsin.cluster.announcements import AnnouncementLog
 from tocsin.cluster.catalog import Catalog, StoredExecution, channels_of
@@ -19,14 +22,16 @@ from tocsin.cluster.executions import Executions
 from tocsin.cluster.feed.shared_gateway import Gateway
 from tocsin.cluster.joint_executions import JointOutcome
 from tocsin.cluster.live import EngineContext, LiveChannel, LiveDataset
+from tocsin.cluster.pulling import ChannelHead
 from tocsin.cluster.retention import RetentionClock, Uptime, machine_uptime
+from tocsin.cluster.root_lease import RootLease
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.cluster.spark.session import Session
 from tocsin.cluster.store.readers import Garbage, Readers
 from tocsin.cluster.store.results import ResultStore
-from tocsin.cluster.store.storage import lock_root
 from tocsin.cluster.store.writes import Writes
 from tocsin.cluster.subscriptions import Subscriptions, Users
+from tocsin.database.lease import LeaseLost
 from tocsin.model.ids import BrokerId, ChannelName, SubscriptionId
 
 
@@ -40,8 +45,11 @@ class DataCluster:
         now_s: Callable[[], float],
         arrived: Callable[[ChannelName], None] | None = None,
         uptime: Uptime | None = None,
+        lease: RootLease | None = None,
     ) -> None:
         """`now_s` is the wall clock, `uptime` that of the machine by default.
+
+        `lease` has been acquired; `close` releases it. Without one, the data cluster acquires its own, or raises.
 
         The data cluster calls `arrived`, from any thread, with the name of each channel that has NEW records.
 
@@ -50,11 +58,13 @@ class DataCluster:
         self.spark = spark
         self.settings = settings
         self.now_s = now_s
-        settings.state_folder().mkdir(parents=True, exist_ok=True)
-        self._lock_file = lock_root(settings.state_folder())
+        if lease is None:
+            lease = RootLease(settings)
+            lease.acquire()
+        self.lease = lease
         self.storage = settings.storage()
         self.storage.check()
-        self.catalog = Catalog(settings.catalog_url())
+        self.catalog = Catalog(settings.catalog_url(), lease.lease)
         uptime = uptime or machine_uptime()
         self.retention_s = RetentionClock(self.catalog, now_s, uptime)
         readers = Readers()
@@ -65,7 +75,7 @@ class DataCluster:
             self.catalog.trials.add_death(channel, FROM_OUTSIDE)
         self.writes = Writes(self.catalog, self.storage, readers, self.retention_s)
         context = EngineContext(
-            spark, settings, self.catalog, self.storage, self.writes, now_s, self.retention_s, readers
+            spark, settings, self.catalog, self.storage, self.writes, now_s, self.retention_s, readers, lease.lease
         )
         self.datasets = Datasets(context, lambda: self.channels.all(), arrived)
         self.subscriptions = Subscriptions(self.catalog, settings.rate_window_s, settings.unheld_s, self.retention_s)
@@ -83,9 +93,10 @@ class DataCluster:
             return
         self._closed = True
         self.datasets.close()
-        self.retention_s.store()
+        with suppress(LeaseLost):
+            self.retention_s.store()
         self.catalog.close()
-        os.close(self._lock_file)
+        self.lease.release()
 
     def dataset(self, name: str) -> LiveDataset:
         return self.datasets.get(name)
@@ -98,6 +109,18 @@ class DataCluster:
 
     def channel(self, name: str) -> LiveChannel:
         return self.channels.get(name)
+
+    def head_of(self, channel: str) -> ChannelHead:
+        live = self.channel(channel)
+        return ChannelHead(live.name, live.prepared.arrow, self.channels.head(live))
+
+    def numbers_of(self, channel: ChannelName, ids: Iterable[SubscriptionId]) -> Mapping[SubscriptionId, int]:
+        requested = list(ids)
+        numbers = self.subscriptions.book.announced_numbers(channel, requested)
+        return self.catalog.subscriptions.numbers(channel, requested) if numbers is None else numbers
+
+    def held(self, numbers: Sequence[int], brokers: Callable[[BrokerId], bool]) -> npt.NDArray[np.bool_]:
+        return self.subscriptions.book.held(np.array(numbers, np.int64), brokers)
 
     def execute(self, name: str) -> StoredExecution | None:
         return self._executions.execute(name)

@@ -24,6 +24,7 @@ from tocsin.cluster.spark.subscribers import SubscriptionFrames
 from tocsin.cluster.store.readers import Readers
 from tocsin.cluster.store.storage import Storage
 from tocsin.cluster.store.writes import Writes
+from tocsin.database.lease import Lease
 from tocsin.model.entities import Dataset, Feed
 from tocsin.model.ids import ChannelName, DatasetName, FeedName, SubscriptionId
 
@@ -49,6 +50,7 @@ class EngineContext:
     retention_s: Callable[[], float]
     """The clock for retention: see `cluster.retention`."""
     readers: Readers
+    lease: Lease
 
 
 @dataclass(slots=True)

@@ -8,9 +8,9 @@ reported before the first result.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.sql.result_columns import BYTES, OFFSET, SUBSCRIPTION
 from tocsin.cluster.store.results import ResultStore
 from tocsin.model.cursor import Cursor, execution_of, offset_of
@@ -30,6 +30,30 @@ OWN_COLUMNS = ("subscription", "cursor", "bytes")
 _LINES_AT_ONCE = 1_000
 _LAST_OFFSET = 2**53
 _encode = msgspec.json.Encoder().encode
+
+
+class ChannelHead(NamedTuple):
+    name: ChannelName
+    columns: pa.Schema
+    """The columns that the channel's query selects."""
+    upto: Cursor
+    """The position after the last committed result."""
+
+
+class ResultSource(Protocol):
+    """What a pull reads: a data cluster, or its files and its catalog alone (`cluster.stored_results`)."""
+
+    catalog: Catalog
+    results: ResultStore
+
+    def head_of(self, channel: str) -> ChannelHead:
+        """Raises UNKNOWN_CHANNEL."""
+
+    def numbers_of(self, channel: ChannelName, ids: Iterable[SubscriptionId]) -> Mapping[SubscriptionId, int]:
+        """The numbers of the subscriptions with these ids. An id without a subscription is left out."""
+
+    def held(self, numbers: Sequence[int], brokers: Callable[[BrokerId], bool]) -> npt.NDArray[np.bool_]:
+        """For each subscription, whether a broker for which `brokers` is true holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +76,9 @@ class Pull:
     tables: list[pa.Table] | None = None
     """The results of the executions that the pull reads, if all of them are in memory."""
 
-    def not_held_by(self, cluster: DataCluster, brokers: Callable[[BrokerId], bool]) -> SubscriptionId | None:
+    def not_held_by(self, source: ResultSource, brokers: Callable[[BrokerId], bool]) -> SubscriptionId | None:
         """A subscription that none of the brokers for which `brokers` is true holds; None if all are held."""
-        missing = np.flatnonzero(~cluster.subscriptions.book.held(self.numbers, brokers))
+        missing = np.flatnonzero(~source.held(self.numbers.tolist(), brokers))
         return SubscriptionId(self.ids[int(missing[0])].as_py()) if len(missing) else None
 
 
@@ -68,24 +92,20 @@ class Pulled(NamedTuple):
     result: dict[str, Any]
 
 
-def open_pull(cluster: DataCluster, channel: str, requested: Mapping[SubscriptionId, str | None]) -> Pull:
+def open_pull(source: ResultSource, channel: str, requested: Mapping[SubscriptionId, str | None]) -> Pull:
     """Plan a pull from a cursor per subscription, or from the first stored result if the cursor is None.
 
     Raises if the channel or a subscription is unknown, or if a text is no cursor.
     """
     cursors = {subscription: None if text is None else parsed_cursor(text) for subscription, text in requested.items()}
-    live = cluster.channel(channel)
-    name = live.name
     # Before anything is read: an execution that is committed later is not part of this pull.
-    upto = cluster.channels.head(live)
-    numbers = cluster.subscriptions.book.announced_numbers(name, cursors)
-    if numbers is None:
-        numbers = cluster.catalog.subscriptions.numbers(name, list(cursors))
+    name, columns, upto = source.head_of(channel)
+    numbers = source.numbers_of(name, cursors)
     for subscription in cursors:
         if subscription not in numbers:
             raise TocsinError(Code.UNKNOWN_SUBSCRIPTION, f"channel {name} has no subscription {subscription}")
-    tables = _in_memory(cluster, name, cursors.values(), upto)
-    earliest = None if tables is not None else cluster.results.kept_from(name)
+    tables = _in_memory(source, name, cursors.values(), upto)
+    earliest = None if tables is not None else source.results.kept_from(name)
     kept_from = execution_of(upto.offset) if earliest is None else earliest
     after: dict[int, int] = {}
     gaps: dict[SubscriptionId, Cursor] = {}
@@ -98,7 +118,7 @@ def open_pull(cluster: DataCluster, channel: str, requested: Mapping[Subscriptio
     ordered = sorted((number, subscription) for subscription, number in numbers.items())
     return Pull(
         name,
-        live.prepared.arrow,
+        columns,
         after,
         np.array([number for number, _ in ordered], np.int64),
         pa.array([subscription for _, subscription in ordered], pa.string()),
@@ -110,13 +130,13 @@ def open_pull(cluster: DataCluster, channel: str, requested: Mapping[Subscriptio
 
 
 def _in_memory(
-    cluster: DataCluster, channel: ChannelName, cursors: Collection[Cursor | None], upto: Cursor
+    source: ResultSource, channel: ChannelName, cursors: Collection[Cursor | None], upto: Cursor
 ) -> list[pa.Table] | None:
     """The results from the first cursor on if all of them are in memory. Then none of the cursors is a gap."""
     offsets = [cursor.offset for cursor in cursors if cursor is not None and cursor.epoch == upto.epoch]
     if not offsets or len(offsets) < len(cursors) or max(offsets) > upto.offset:
         return None
-    return cluster.results.latest(channel, upto.epoch, execution_of(min(offsets)))
+    return source.results.latest(channel, upto.epoch, execution_of(min(offsets)))
 
 
 def _is_gap(cursor: Cursor, upto: Cursor, kept_from: int) -> bool:

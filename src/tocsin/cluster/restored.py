@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.root_lease import RootLease
 from tocsin.cluster.settings import ClusterSettings
-from tocsin.cluster.store.storage import lock_root
 from tocsin.model.ids import ChannelName
 from tocsin.wire.errors import Code, TocsinError
 
@@ -21,8 +19,9 @@ def start_new_epochs(settings: ClusterSettings, now_s: float) -> list[ChannelNam
     state = settings.state_folder()
     if not state.is_dir():
         raise TocsinError(Code.NOT_FOUND, f"there is no folder {state}: expected the state folder of a data cluster")
-    lock_file = lock_root(state)
-    catalog = Catalog(settings.catalog_url())
+    lease = RootLease(settings)
+    lease.acquire()
+    catalog = Catalog(settings.catalog_url(), lease.lease)
     try:
         channels = catalog.channels.all()
         # The lost executions may have used epochs that this catalog does not know. The time in milliseconds is higher
@@ -33,4 +32,4 @@ def start_new_epochs(settings: ClusterSettings, now_s: float) -> list[ChannelNam
         return [stored.channel.name for stored in channels]
     finally:
         catalog.close()
-        os.close(lock_file)
+        lease.release()

@@ -11,6 +11,9 @@ from tocsin.cluster.feed.outcomes import FeedLimits
 from tocsin.cluster.store.object_storage import S3, is_object_storage
 from tocsin.cluster.store.storage import Storage
 
+LEASE_S = 6.0
+"""How long a data cluster leads after a renewal of its lease [decision 26]."""
+
 
 @dataclass(frozen=True, slots=True)
 class NarrowingLimits:

@@ -32,6 +32,7 @@ def maintain(cluster: DataCluster) -> None:
     """Run all steps of upkeep. A step that fails does not stop the others; the first error is raised at the end."""
     failed: list[Exception] = []
     for step in _steps(cluster):
+        cluster.lease.lease.require()
         try:
             step()
         except Exception as error:
@@ -166,6 +167,7 @@ class OrphanSweep:
 
     def sweep(self) -> int:
         """Delete the files that are orphans by now; return how many."""
+        self._cluster.lease.lease.require()
         cluster, now_s = self._cluster, self._clock_s()
         listed = [path for folder in _FOLDERS for path in cluster.storage.list(folder)]
         # In this order: a job that commits in between deletes its intent and adds its files in one transaction.

@@ -5,32 +5,60 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.engine import Connection
 
-from tocsin.database.formats import StoredFormat, bring_up_to_date
+from tocsin.database.formats import StoredFormat, bring_up_to_date, check_format
 
 T = TypeVar("T")
+
+
+class Guard(Protocol):
+    """Decides whether this process may write: see `database.lease`."""
+
+    session: str
+    """The name of this process's sessions at the server."""
+
+    def check(self, connection: Connection) -> None:
+        """Called first in each writing transaction. Raises if the transaction must not commit."""
 
 
 class Database:
     """Thread-safe. `write` is one transaction; `read` sees one consistent state and never waits for a writer."""
 
-    def __init__(self, url: str, format: StoredFormat) -> None:
-        """Open the store, and create or convert it if that is necessary."""
+    def __init__(
+        self,
+        url: str,
+        format: StoredFormat,
+        guard: Guard | None = None,
+        connect_args: Mapping[str, object] | None = None,
+        *,
+        reads_only: bool = False,
+    ) -> None:
+        """Open the store, and create or convert it if that is necessary. `connect_args` are for the driver.
+
+        With `reads_only`, a store of another format is refused.
+        """
+        if guard is not None:
+            connect_args = session_options(url, guard.session)
         # After a restart of the server, a new connection is opened before the next transaction, which then succeeds.
-        self._engine = sa.create_engine(url, pool_pre_ping=True)
+        self._engine = sa.create_engine(url, pool_pre_ping=True, connect_args=dict(connect_args or {}))
+        self._guard = guard
         self._writing = threading.RLock()
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _prepare_sqlite)
             sa.event.listen(self._engine, "begin", _begin)
         self._writer = self._engine.execution_options(writes=True)
         try:
-            with self.write() as connection:
-                bring_up_to_date(connection, format)
+            if reads_only:
+                with self.read() as connection:
+                    check_format(connection, format)
+            else:
+                with self.write() as connection:
+                    bring_up_to_date(connection, format)
         except BaseException:
             self.close()
             raise
@@ -42,6 +70,8 @@ class Database:
     def write(self) -> Iterator[Connection]:
         # SQLite has one writer: waiting here is cheaper than in its busy loop. It does no harm to other databases.
         with self._writing, self._writer.begin() as connection:
+            if self._guard is not None:
+                self._guard.check(connection)
             yield connection
 
     @contextmanager
@@ -57,6 +87,26 @@ class Database:
     def rows(self, query: sa.Executable) -> Sequence[sa.Row[Any]]:
         with self.read() as connection:
             return connection.execute(query).all()
+
+
+def session_options(url: str, session: str, answer_ms: int | None = None) -> dict[str, object]:
+    """How the driver connects. A server that is cut off is noticed after some seconds instead of a quarter of an hour.
+
+    With `answer_ms`, statements and waits for locks that take longer fail.
+    """
+    if sa.make_url(url).get_backend_name() != "postgresql":
+        return {}
+    options = {
+        "application_name": session,
+        "connect_timeout": 3,
+        "keepalives_idle": 3,
+        "keepalives_interval": 1,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 6_000,
+    }
+    if answer_ms is not None:
+        options["options"] = f"-c statement_timeout={answer_ms} -c lock_timeout={answer_ms}"
+    return options
 
 
 def insert_many(

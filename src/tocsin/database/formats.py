@@ -66,6 +66,20 @@ def bring_up_to_date(connection: Connection, wanted: StoredFormat) -> None:
     connection.execute(sa.insert(_formats).values(**row))
 
 
+def check_format(connection: Connection, wanted: StoredFormat) -> None:
+    """Raise unless the store has exactly this format. Changes nothing."""
+    present = set(sa.inspect(connection).get_table_names())
+    if not present.issuperset({_formats.name, *wanted.tables.tables}):  # another store may share the database
+        raise TocsinError(Code.NOT_FOUND, f"there is no {wanted.store} yet: start the process that writes it first")
+    found = _format_of(connection, wanted)
+    if found != wanted.number:
+        raise TocsinError(
+            Code.NEWER_FORMAT if found > wanted.number else Code.NOT_READY,
+            f"the {wanted.store} has format {found}, and Tocsin {version('tocsin')} reads format {wanted.number}: "
+            "start the release of the process that writes it",
+        )
+
+
 def _format_of(connection: Connection, wanted: StoredFormat) -> int:
     found: int | None = connection.scalar(sa.select(_formats.c.format).where(_formats.c.store == wanted.store))
     if found is not None:

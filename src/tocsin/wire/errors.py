@@ -80,6 +80,18 @@ class TocsinError(Exception):
         return {}
 
 
+STANDBY_HEADER = "Tocsin-Standby"
+"""The header of an answer of a process that does not lead. Its value is the leader's address, as far as it is known."""
+
+
+class NotLeading(TocsinError):
+    """This process is a standby, or has lost its lease: the request changed nothing, and the leader takes it."""
+
+    def __init__(self, message: str, leader: str = "") -> None:
+        super().__init__(Code.NOT_READY, message, retry_after_s=1)
+        self.leader = leader
+
+
 class _Error(msgspec.Struct):
     code: str
     message: str

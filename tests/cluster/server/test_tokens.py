@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,18 @@ def test_token_created_by_another_process_is_accepted(catalog: Catalog, time: Ti
     _, token = TokenStore(catalog, time, time).create("rescue", ["admin"])
     time.s += 2
     assert store.caller(token) is not None
+
+
+def test_known_token_stays_valid_while_the_catalog_cannot_be_read(catalog: Catalog, time: Time, tmp_path: Path) -> None:
+    store = TokenStore(catalog, time, time)
+    made, token = store.create("publisher", ["publish:Reports"])
+    time.s += 60
+    with closing(sqlite3.connect(tmp_path / "catalog.sqlite")) as database:
+        database.execute("ALTER TABLE tokens RENAME TO hidden")
+        assert store.caller(token) == made and store.is_stale
+        database.execute("ALTER TABLE hidden RENAME TO tokens")
+    time.s += 60
+    assert store.caller(token) == made and not store.is_stale
 
 
 def test_guessed_tokens_cause_few_reads_of_the_catalog(catalog: Catalog, time: Time) -> None:

@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
+from tocsin.cluster.result_server.settings import ResultServerSettings
 from tocsin.cluster.server.settings import ClusterProcessSettings
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.http.settings import ListenerSettings, is_loopback, load_settings
 from tocsin.wire.errors import TocsinError
 
-PROCESSES: list[type[ListenerSettings]] = [ClusterProcessSettings, BrokerSettings, CoordinatorSettings]
+PROCESSES: list[type[ListenerSettings]] = [
+    ClusterProcessSettings,
+    ResultServerSettings,
+    BrokerSettings,
+    CoordinatorSettings,
+]
 
 
 def test_processes_share_neither_a_table_nor_a_prefix() -> None:

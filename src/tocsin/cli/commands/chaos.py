@@ -32,6 +32,10 @@ def chaos(
     workflow: Annotated[
         str, typer.Option(help="With --topics: how topics move (pulsar, epulsar or tocsin).")
     ] = "tocsin",
+    replicas: Annotated[
+        bool,
+        typer.Option("--replicas", help="Break leaders and standbys instead; needs PostgreSQL."),
+    ] = False,
     folder: Annotated[
         Path | None,
         typer.Option(help="Keep data and logs in this folder. Default: delete them at the end.", file_okay=False),
@@ -43,12 +47,15 @@ def chaos(
     lost, duplicated, out_of_order and broken_cursor_rules must be 0: every record that was acknowledged to the
     publisher arrives at every subscription that matches it, once and in order. docs/clients.md describes the faults.
 
+    With --replicas: two data clusters and two coordinators on PostgreSQL; longest_silence_s must be 20 at most.
+
     With --topics: two_homes, persistent_lost and volatile_lost_untold must be 0 (docs/topics.md).
     """
     import asyncio
     import contextlib
     import tempfile
 
+    from tocsin.chaos.replica_run import ReplicaChaosSettings, replicas_failed, run_replica_chaos
     from tocsin.chaos.run import ChaosSettings, failed, run_chaos
     from tocsin.chaos.topic_run import TopicChaosSettings, run_topic_chaos
     from tocsin.runtime.http.logs import configure_logs
@@ -66,6 +73,8 @@ def chaos(
                 if topics:
                     broken = TopicChaosSettings(rounds, max(4, brokers), seed=seed, workflow=workflow)
                     run = run_topic_chaos(broken, folder, note)
+                elif replicas:
+                    run = run_replica_chaos(ReplicaChaosSettings(rounds, brokers=brokers, seed=seed), folder, note)
                 else:
                     run = run_chaos(settings, folder, note)
                 report = asyncio.run(run)
@@ -75,6 +84,7 @@ def chaos(
     if "stopped" in report:
         note("tocsin: stopped before the end: pending deliveries count as lost")
         raise typer.Exit(1)
-    if not report["correct"] if topics else failed(report):
+    is_wrong = not report["correct"] if topics else replicas_failed(report) if replicas else failed(report)
+    if is_wrong:
         note("tocsin: this is a bug; please keep the seed and the logs (--folder)")
         raise typer.Exit(1)

@@ -14,14 +14,15 @@ def register(app: typer.Typer) -> None:
     # The flags come from settings classes whose import is slow. `run_with_flags` adds them only when a command runs, so
     # that `tocsin --help` stays fast.
     arguments = {"ignore_unknown_options": True, "allow_extra_args": True}
-    for command in (broker, cluster, coordinator, gateway):
+    for command in (broker, cluster, coordinator, gateway, results):
         app.command(command.__name__, add_help_option=False, context_settings=arguments)(command)
 
 
 def cluster(context: typer.Context) -> None:
     """Run the data cluster until it is stopped.
 
-    Ends with exit code 75 if Spark's JVM dies or no longer answers: start it again then, as `tocsin up` does.
+    Ends with exit code 75 if Spark's JVM dies or no longer answers, or if a standby has taken over: start it again
+    then, as `tocsin up` does.
     """
     import os
 
@@ -33,11 +34,12 @@ def cluster(context: typer.Context) -> None:
     def run(settings: ClusterProcessSettings, as_json: bool) -> None:
         from tocsin.cluster.server.server import ClusterServer
         from tocsin.cluster.server.spark_watch import EXIT_SPARK_LOST, SparkLost
+        from tocsin.wire.errors import NotLeading
 
         async def serve() -> None:
             try:
                 await ClusterServer(settings, partial(announce_server, "data cluster", as_json)).run()
-            except SparkLost as error:
+            except (SparkLost, NotLeading) as error:
                 note(f"tocsin: {error}; exit code {EXIT_SPARK_LOST}: start the data cluster again")
                 # Threads may still wait for an answer of Spark, and an ordinary exit would wait for these threads.
                 os._exit(EXIT_SPARK_LOST)
@@ -68,6 +70,19 @@ def gateway(context: typer.Context) -> None:
         run_on_event_loop(lambda: GatewayServer(settings, ready).run())
 
     run_with_flags(context, ClusterProcessSettings, run)
+
+
+def results(context: typer.Context) -> None:
+    """Serve results to brokers, beside the data cluster and without Spark."""
+    from tocsin.cluster.result_server.settings import ResultServerSettings
+
+    def run(settings: ResultServerSettings, as_json: bool) -> None:
+        from tocsin.cluster.result_server.server import ResultServer
+
+        ready = partial(announce_server, "result server", as_json)
+        run_on_event_loop(lambda: ResultServer(settings, ready).run())
+
+    run_with_flags(context, ResultServerSettings, run)
 
 
 def coordinator(context: typer.Context) -> None:

@@ -11,6 +11,7 @@ from tocsin.cli.console import AsJson, failing_on_errors, note, show
 from tocsin.cli.processes import dashboard, stop_event, unless_stopped
 
 if TYPE_CHECKING:
+    from tocsin.runtime.stack.postgresql import LocalPostgresql
     from tocsin.runtime.stack.stack import Stack
 
 
@@ -31,6 +32,10 @@ def up(
     site: Annotated[
         bool, typer.Option("--site", help="The first broker is the head of a site, the others are edges.")
     ] = False,
+    replicas: Annotated[
+        bool,
+        typer.Option("--replicas", help="Run two data clusters, coordinators and result servers. Needs PostgreSQL."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a whole network on this machine. Starts a data cluster, a coordinator and brokers; Ctrl-C stops them.
@@ -44,12 +49,14 @@ def up(
     from tocsin.cluster.server.settings import ClusterProcessSettings
     from tocsin.runtime.http.logs import configure_logs
     from tocsin.runtime.http.settings import load_settings
+    from tocsin.runtime.stack.postgresql import LocalPostgresql
     from tocsin.runtime.stack.sites import site_roles
     from tocsin.runtime.stack.stack import Stack, StackSettings
 
     with failing_on_errors(as_json):
         loaded = load_settings(ClusterProcessSettings, {"root": root, "port": port}, os.environ, settings)
         configure_logs(loaded.log_level, loaded.log_form)
+        database = LocalPostgresql(Path(loaded.cluster.root)) if replicas else None
         stack_settings = StackSettings(
             Path(loaded.cluster.root),
             brokers,
@@ -57,14 +64,17 @@ def up(
             free_ports=loaded.port == 0,
             settings=settings,
             broker_flags=site_roles(brokers) if site else {},
+            replicas=None if database is None else database.url,
         )
-        asyncio.run(_run(Stack(stack_settings), as_json))
+        asyncio.run(_run(Stack(stack_settings), database, as_json))
 
 
-async def _run(stack: Stack, as_json: bool) -> None:
+async def _run(stack: Stack, database: LocalPostgresql | None, as_json: bool) -> None:
     """Run the network until a signal."""
 
     async def start() -> bool:
+        if database is not None:
+            await database.start()
         await stack.start()
         return True
 
@@ -75,6 +85,8 @@ async def _run(stack: Stack, as_json: bool) -> None:
             await stop.wait()
     finally:
         await stack.stop()
+        if database is not None:
+            await database.stop()
 
 
 def _print(stack: Stack) -> None:

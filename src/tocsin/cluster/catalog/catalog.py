@@ -25,7 +25,7 @@ from tocsin.cluster.catalog.subscriptions import SubscriptionTable
 from tocsin.cluster.catalog.tables import read_fact, schema, tokens, write_fact
 from tocsin.cluster.catalog.trials import TrialTable
 from tocsin.cluster.catalog.writes import WriteTable
-from tocsin.database.database import Database
+from tocsin.database.database import Database, Guard
 from tocsin.database.formats import StoredFormat
 
 
@@ -44,10 +44,14 @@ _GENERATION = "generation"
 
 
 class Catalog:
-    """Thread-safe. Only one process at a time opens it: that process holds the lock of the data root."""
+    """Thread-safe. Only one process at a time writes to it: the one that holds the lease of the data root."""
 
-    def __init__(self, url: str) -> None:
-        self._database = Database(url, _FORMAT)
+    def __init__(self, url: str, guard: Guard | None = None, *, reads_only: bool = False) -> None:
+        """`guard` refuses the transactions of a process that has lost the lease.
+
+        `reads_only`: for a process beside the one that writes. It neither creates nor converts a catalog.
+        """
+        self._database = Database(url, _FORMAT, guard, reads_only=reads_only)
         self.datasets = DatasetTable(self._database)
         self.feeds = FeedTable(self._database)
         self.channels = ChannelTable(self._database)

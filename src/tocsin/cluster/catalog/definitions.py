@@ -184,6 +184,12 @@ class ChannelTable:
                 for row in connection.execute(sa.select(channels).order_by(channels.c.name))
             ]
 
+    def head(self, name: str) -> tuple[ChannelName, int, int] | None:
+        """(name, epoch, last execution) of a channel, whatever the case of its letters; None if there is none."""
+        query = sa.select(channels.c.name, channels.c.epoch, channels.c.execution)
+        rows = self._database.rows(query.where(sa.func.lower(channels.c.name) == name.lower()))
+        return (ChannelName(rows[0].name), rows[0].epoch, rows[0].execution) if rows else None
+
     def get(self, name: ChannelName) -> StoredChannel:
         return next(stored for stored in self.all() if stored.channel.name == name)
 

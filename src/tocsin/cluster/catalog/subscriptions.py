@@ -135,6 +135,11 @@ class SubscriptionTable:
             for number, broker in rows:
                 yield number, BrokerId(broker)
 
+    def holders_of(self, numbers: Sequence[int]) -> dict[int, list[BrokerId]]:
+        """The brokers that hold each of these subscriptions."""
+        with self._database.read() as connection:
+            return _holders(connection, numbers)
+
     def find(self, subscription: SubscriptionId) -> list[tuple[ChannelName, int, str, list[BrokerId]]]:
         """(channel, number, parameters as JSON, holders) of the subscriptions with this id."""
         with self._database.read() as connection:

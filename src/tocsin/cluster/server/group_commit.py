@@ -53,6 +53,8 @@ _WASTED = "your last bodies were refused or incomplete; mend them, and send less
 _NOT_STORED = Unavailable("the disk refused to write; nothing of this request is stored, try again")
 
 
+_NOT_LEADING = Unavailable("this data cluster does not lead, and stores nothing; send the request to the leader")
+
 _NO_GROUP = SyncGroup()
 
 
@@ -83,8 +85,10 @@ def _wasted_share(outcome: Accepted | Refused) -> float:
 
 
 class GroupCommit:
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, leads: Callable[[], bool] = lambda: True) -> None:
+        """`leads` returns True if no other process can have taken over this feed yet."""
         self.gateway = gateway
+        self._leads = leads
         # One request at a time, so that the event loop never blocks on the gateway's own lock behind a large body.
         self._appending = asyncio.Lock()
         self._unnamed = Publisher()
@@ -109,9 +113,12 @@ class GroupCommit:
 
         Bodies of one publisher are stored in the order of the calls. Work for a refused body counts for its publisher.
         """
+        if not self._leads():
+            return _NOT_LEADING
         outcome, group = await self._accept(_Request(body, form, idempotency_key, recorded), publisher or self._unnamed)
         if not isinstance(outcome, Accepted):
-            return outcome
+            # An outcome may depend on records that this process appended after another one had taken over.
+            return outcome if self._leads() else _NOT_LEADING
         # The group decides, not the outcome of one sync: a sync that began before this request was accepted may still
         # have included it, and then the result of the next sync does not concern this request.
         if group.stored is None:
@@ -119,6 +126,9 @@ class GroupCommit:
             self._waiting.setdefault(group, []).append(decided)
             self._start_syncing(at_once=len(body) >= AT_ONCE_BYTES)
             await decided
+        # Only now: the records were on disk before this look at the lease, so a later leader has them.
+        if not self._leads():
+            return _NOT_LEADING
         return group.answer_to(outcome) if group.stored else _NOT_STORED
 
     async def _accept(self, request: _Request, publisher: Publisher) -> Outcome:
@@ -223,7 +233,7 @@ class GroupCommit:
             self._upkeep = None
 
     def _answer_decided(self) -> None:
-        if self._upkeep is None and self.gateway.is_due_for_upkeep():
+        if self._upkeep is None and self._leads() and self.gateway.is_due_for_upkeep():
             self._upkeep = asyncio.create_task(self._maintain())
         for group in [group for group in self._waiting if group.stored is not None]:
             for decided in self._waiting.pop(group):

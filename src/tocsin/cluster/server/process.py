@@ -22,6 +22,7 @@ from tocsin.cluster.live import LiveChannel
 from tocsin.cluster.schedule import Schedule, joint_groups, phase_s, rest_s
 from tocsin.cluster.server.ingestion_watch import IngestionWatch
 from tocsin.cluster.server.lateness import LateChannel, late_channels
+from tocsin.cluster.server.leading import Leading
 from tocsin.cluster.server.memory import RELEASE_S, release_memory
 from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.spark_watch import CHECK_S, SparkWatch
@@ -55,6 +56,7 @@ class ClusterProcess:
         maintain_s: float = 5.0,
         stop_s: float = 30.0,
         spark_deadline_s: float = 20.0,
+        standby: bool = False,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open_cluster = open_cluster
@@ -62,6 +64,7 @@ class ClusterProcess:
         self._maintain_s = maintain_s
         self._stop_s = stop_s
         self._spark_deadline_s = spark_deadline_s
+        self.leading = Leading(standby=standby)
         self._clock_s = clock_s
         self._pool = ThreadPoolExecutor(executions, "execution")
         self._continuous_pool = ThreadPoolExecutor(executions, "continuous")
@@ -92,8 +95,10 @@ class ClusterProcess:
         self._spark_facts: dict[str, Any] = {}
         """Facts about Spark from the last time it answered."""
         self.lost = asyncio.Event()
-        """Set when Spark is lost: this process can only end then."""
+        """Set when Spark or the lease is lost: this process can only end then."""
         self.lost_reason = ""
+        self.lease_lost = False
+        """True if another process has taken the lease."""
         self.stopping = asyncio.Event()
         self._on_stop: set[Callable[[], object]] = set()
         self.changing = asyncio.Lock()
@@ -101,7 +106,8 @@ class ClusterProcess:
 
     @property
     def cluster(self) -> DataCluster:
-        """The open data cluster. Raises NOT_READY while it starts or stops."""
+        """The open data cluster. Raises NOT_READY while it starts or stops, and if this process does not lead."""
+        self.leading.require()
         if self._cluster is None or self.stopping.is_set():
             reason = "the data cluster is stopping" if self.stopping.is_set() else "the data cluster is still starting"
             raise TocsinError(Code.NOT_READY, reason, retry_after_s=2)
@@ -110,6 +116,8 @@ class ClusterProcess:
     def reasons_not_ready(self) -> list[str]:
         if self.stopping.is_set():
             return ["stopping"]
+        if (reason := self.leading.reason()) is not None:
+            return [reason]
         if self._cluster is None or self.watch is None:
             return ["Spark is starting"]
         spark = [] if self.spark_watch is None else self.spark_watch.reasons()
@@ -135,9 +143,9 @@ class ClusterProcess:
                 is_first = not self._arriving
                 self._arriving.add(channel)
             if is_first:
-                with suppress(RuntimeError):  # the loop is closed; the next start looks for NEW records
-                    loop.call_soon_threadsafe(self._all_arrived)
+                _call(loop, self._all_arrived)
 
+        self.leading.on_lost = lambda: _call(loop, self._lose_lease)
         cluster = self._cluster = await asyncio.to_thread(self._open_cluster, arrived)
         self._metrics.watch(cluster, self.missed, self.late_channels)
         self.watch = IngestionWatch(cluster, self._metrics, self._clock_s)
@@ -225,6 +233,7 @@ class ClusterProcess:
         """Refuse new requests and end streams. Executions in progress go on until `stop`."""
         if not self.stopping.is_set():
             self.stopping.set()
+            self.leading.stop()
             self._wake.set()
             for callback in list(self._on_stop):
                 callback()
@@ -235,10 +244,17 @@ class ClusterProcess:
             await asyncio.sleep(CHECK_S)
 
     def _lose_spark(self, reason: str) -> None:
-        self._log.error("Spark is lost: the data cluster ends and must be started again", reason=reason)
+        self._end("Spark is lost", reason)
+
+    def _end(self, event: str, reason: str) -> None:
+        self._log.error(f"{event}: the data cluster ends and must be started again", reason=reason)
         self.lost_reason = reason
         self.begin_stop()
         self.lost.set()
+
+    def _lose_lease(self) -> None:
+        self.lease_lost = True
+        self._end("the lease is lost", "another data cluster has taken over: this one commits nothing more")
 
     async def executions_ended(self, limit_s: float) -> None:
         """Return when the running executions have ended, or after `limit_s`.
@@ -431,3 +447,9 @@ class ClusterProcess:
                         f"{task} failed and will be retried", reason=reason, in_a_row=failures, exc_info=first
                     )
             await asyncio.sleep(pause_s)
+
+
+def _call(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
+    """Call it on the loop, from any thread."""
+    with suppress(RuntimeError):  # the loop is closed; the next start looks for NEW records
+        loop.call_soon_threadsafe(callback)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from tocsin.cluster.cap.alert import is_identity
-from tocsin.cluster.settings import ClusterSettings
+from tocsin.cluster.settings import LEASE_S, ClusterSettings
 from tocsin.runtime.http.oidc_settings import OidcSettings
 from tocsin.runtime.http.settings import ListenerSettings, Port, check_file, check_listener, invalid
 
@@ -46,6 +46,16 @@ class ClusterProcessSettings(ListenerSettings):
         "Seconds without an answer of Spark after which the data cluster kills Spark's JVM and ends with exit code 75, "
         "to be started again. At least 5.",
     ] = 20.0
+    standby: Annotated[
+        bool,
+        "Wait while another data cluster leads, and take over when its lease ends. Needs a PostgreSQL catalog and a "
+        "data root that both can write.",
+    ] = False
+    lease_s: Annotated[
+        float,
+        "Seconds that a data cluster leads after a renewal of its lease. A standby takes over a little later. At least "
+        "2; with an SQLite catalog the lock of the state folder is the lease.",
+    ] = LEASE_S
     heartbeat_s: Annotated[float, "Seconds after which an idle announcement stream sends a heartbeat."] = 15.0
     token_file: Annotated[
         bool,
@@ -82,6 +92,10 @@ class ClusterProcessSettings(ListenerSettings):
             )
         if self.cluster.log not in ("auto", "local", "shared"):
             raise invalid(f"log {self.cluster.log}: expected auto, local or shared")
+        if not self.lease_s >= 2:
+            raise invalid("lease_s: expected at least 2")
+        if self.standby and not (self.cluster.catalog or "").startswith("postgresql"):
+            raise invalid("standby needs a catalog that two machines reach: set catalog to a postgresql:// URL")
         if self.executions < 1:
             raise invalid("executions: expected at least 1")
         if self.direct_subscriptions < 0:

@@ -7,6 +7,8 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from tocsin.cluster.catalog import Catalog
 from tocsin.runtime.http.callers import Caller, is_scope
 
@@ -31,6 +33,8 @@ class TokenStore:
         self._monotonic_s = monotonic_s
         self._lock = threading.Lock()
         self._known: dict[str, Caller] = {}
+        self.is_stale = False
+        """True if the catalog could not be read at the last attempt. Tokens that were known before stay valid."""
         self._reload()
 
     def _reload(self) -> None:
@@ -40,13 +44,21 @@ class TokenStore:
         }
         self._loaded_s = self._monotonic_s()
 
+    def _try_reload(self) -> None:
+        try:
+            self._reload()
+        except SQLAlchemyError:
+            self.is_stale, self._loaded_s = True, self._monotonic_s()
+        else:
+            self.is_stale = False
+
     def caller(self, token: str) -> Caller | None:
         """The caller that holds this token; None if the token is unknown or expired."""
         digest = digest_of(token)
         age_s = self._monotonic_s() - self._loaded_s
         if age_s > _RELOAD_S or (digest not in self._known and age_s > _RELOAD_ON_MISS_S):
             with self._lock:
-                self._reload()
+                self._try_reload()
         # The lookup compares digests, so its timing reveals nothing about a token.
         caller = self._known.get(digest)
         if caller is None or (caller.expires_s is not None and self._now_s() >= caller.expires_s):

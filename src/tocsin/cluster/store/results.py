@@ -196,7 +196,10 @@ class ResultStore:
         with self._lock:
             recent = self._recent.get(file.path)
         if recent is None and in_catalog(file.path):
-            return from_ipc(self._catalog.files.contents([file.path])[file.path])
+            content = self._catalog.files.contents([file.path]).get(file.path)
+            if content is None:  # the process that writes has merged it since this one read the list of files
+                raise TocsinError(Code.NOT_READY, "these results were merged just now; request them again")
+            return from_ipc(content)
         return recent
 
 

@@ -14,7 +14,8 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
 from tocsin.broker import events
-from tocsin.runtime.broker.connecting import jittered_s, reason_of, tls_context
+from tocsin.leaders.addresses import leaders_of
+from tocsin.runtime.broker.connecting import pause_s, reason_of, silence_limits, tls_context, try_next
 from tocsin.runtime.broker.settings import BrokerSettings
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import cluster as wire
@@ -29,7 +30,7 @@ class AnnouncementStream:
         headers: Callable[[], dict[str, str]],
         happened: Callable[[events.Event], None],
     ) -> None:
-        self._url = settings.cluster.rstrip("/").replace("http", "ws", 1)
+        self._leaders = leaders_of(settings.cluster)
         self._broker = settings.id
         self._tls = tls_context(settings.cluster, settings.ca)
         self._headers = headers
@@ -42,28 +43,29 @@ class AnnouncementStream:
     async def listen(self) -> None:
         failures = 0
         while True:
+            address = self._leaders.current
             try:
-                await self._read()
+                await self._read(address)
                 failures = 0
             except (OSError, TimeoutError, WebSocketException, ValueError) as error:
                 failures = 1 if self.heard else failures + 1
-                if failures == 1 or isinstance(error, InvalidStatus):
+                is_refused = isinstance(error, InvalidStatus) and not self._leaders.has_standbys
+                if failures == 1 or is_refused:
                     self._log.warning("the stream of announcements is closed", reason=reason_of(error))
+                try_next(self._leaders, address, error)
             self.heard = False
-            await asyncio.sleep(jittered_s(failures))
+            await asyncio.sleep(pause_s(self._leaders, failures))
 
-    async def _read(self) -> None:
+    async def _read(self, address: str) -> None:
         """Open the stream and read it until it ends."""
         resuming = self._sequence is not None
         options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls}
         async with connect(
-            self._url + wire.announcements_path(self._broker, self._sequence),
+            address.replace("http", "ws", 1) + wire.announcements_path(self._broker, self._sequence),
             additional_headers=self._headers(),
             max_size=64 << 20,
             compression=None,
-            open_timeout=10,
-            ping_interval=10,
-            ping_timeout=10,
+            **silence_limits(self._leaders),
             **options,
         ) as socket:
             self.heard = True

@@ -18,6 +18,8 @@ import httpx
 from tocsin.broker import events
 from tocsin.broker.effects import ReleaseBackend, RequestBackend, StoreUpdates
 from tocsin.broker.hosted import BackendKey
+from tocsin.leaders.addresses import rotated
+from tocsin.leaders.clients import leading_client
 from tocsin.model.ids import ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.subscription import fingerprint
 from tocsin.runtime.broker.announcements import AnnouncementStream
@@ -51,7 +53,7 @@ class DataClusterLink:
     def __init__(self, process: BrokerProcess) -> None:
         self._process = process
         settings = process.settings
-        self._url = settings.cluster.rstrip("/")
+        self._addresses = settings.cluster
         self._broker = settings.id
         self._tls = tls_context(settings.cluster, settings.ca)
         self._client: httpx.AsyncClient
@@ -68,7 +70,8 @@ class DataClusterLink:
         them.
         """
         self._tasks: set[asyncio.Task[None]] = set()
-        self.fetches = ResultFetches(process.happened, lambda: self._client, self._headers)
+        self._result_client: httpx.AsyncClient
+        self.fetches = ResultFetches(process.happened, lambda: self._result_client, self._headers)
         self._proofs = UserProofs(process, lambda: self._client)
         self._unproven: dict[BackendKey, int] = {}
         """Requests that wait for a proof of their user → failed attempts."""
@@ -76,15 +79,20 @@ class DataClusterLink:
         self.announcements = AnnouncementStream(settings, self._headers, process.happened)
 
     def start(self) -> None:
-        self._client = httpx.AsyncClient(
-            base_url=self._url,
+        self._client = self._client_of(self._addresses)
+        results = self._process.settings.results
+        self._result_client = self._client if results is None else self._client_of(rotated(results, self._broker))
+        self._in_background(self._place_orders())
+        self._in_background(self.announcements.listen())
+
+    def _client_of(self, addresses: str) -> httpx.AsyncClient:
+        return leading_client(
+            addresses,
             headers=self._headers(),
             timeout=_TIMEOUT,
             verify=self._tls or True,
             limits=httpx.Limits(max_connections=64, max_keepalive_connections=16),
         )
-        self._in_background(self._place_orders())
-        self._in_background(self.announcements.listen())
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -92,6 +100,7 @@ class DataClusterLink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.fetches.stop()
         await self._client.aclose()
+        await self._result_client.aclose()
         await self._proofs.close()
 
     def _in_background(self, work: Any) -> asyncio.Task[None]:

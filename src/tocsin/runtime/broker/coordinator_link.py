@@ -16,7 +16,8 @@ from websockets.exceptions import WebSocketException
 from tocsin.broker import coordinates, events
 from tocsin.broker.effects import SendToCoordinator
 from tocsin.broker.topics import events as topic_events
-from tocsin.runtime.broker.connecting import jittered_s, reason_of, tls_context
+from tocsin.leaders.addresses import leaders_of
+from tocsin.runtime.broker.connecting import pause_s, reason_of, silence_limits, tls_context, try_next
 from tocsin.runtime.broker.coordinates import CoordinatesProcess
 from tocsin.runtime.broker.process import BrokerProcess
 from tocsin.runtime.broker.topic_capacity import TopicCapacity
@@ -50,12 +51,12 @@ class LinkToCoordinator:
             coordinates.report = lambda report: self.send(SendToCoordinator(report))
         settings = process.settings
         assert settings.coordinator is not None
-        base = settings.coordinator.rstrip("/").replace("http", "ws", 1)
-        self._address = f"{base}/v1/brokers/{settings.id}/link"
+        self._leaders = leaders_of(settings.coordinator)
+        self._path = f"/v1/brokers/{settings.id}/link"
         self._tls = tls_context(settings.coordinator, settings.ca)
         self._outgoing: asyncio.Queue[bytes] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._timeout_s = 30.0
+        self._timeout_s = 5.0 if self._leaders.has_standbys else 30.0
         self._log = logger()
 
     def start(self) -> None:
@@ -81,26 +82,35 @@ class LinkToCoordinator:
     async def _keep_open(self) -> None:
         failures = 0
         while True:
+            address = self._leaders.current
             try:
-                await self._run()
+                await self._run(address)
                 failures = 0
             except (OSError, TimeoutError, WebSocketException, msgspec.DecodeError) as error:
                 failures = 1 if self._outgoing is not None else failures + 1
                 if failures == 1:
                     self._log.warning("no link to the coordinator", reason=reason_of(error))
+                try_next(self._leaders, address, error)
             finally:
                 if self._outgoing is not None:
                     self._outgoing = None
                     self._process.happened(events.LinkLost())
                     self._topics.happened(topic_events.LinkLost())
-            await asyncio.sleep(jittered_s(failures))
+            await asyncio.sleep(pause_s(self._leaders, failures))
 
-    async def _run(self) -> None:
+    async def _run(self, address: str) -> None:
         token = self._process.settings.secret("coordinator")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls}
+        limits = silence_limits(self._leaders)
         async with connect(
-            self._address, additional_headers=headers, compression=None, max_size=64 << 20, open_timeout=10, **options
+            address.replace("http", "ws", 1) + self._path,
+            additional_headers=headers,
+            compression=None,
+            max_size=64 << 20,
+            open_timeout=limits["open_timeout"],
+            close_timeout=limits["close_timeout"],
+            **options,
         ) as socket:
             outgoing: asyncio.Queue[bytes] = asyncio.Queue()
             self._outgoing = outgoing

@@ -9,6 +9,7 @@ import httpx
 import msgspec
 
 from tocsin.broker.topics import effects
+from tocsin.leaders.clients import leading_client
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.broker.connecting import tls_context
 from tocsin.runtime.broker.replica_link import ReplicaLink, Report
@@ -59,9 +60,9 @@ class Replicas:
             headers = {"Authorization": f"Bearer {settings.secret('coordinator')}"}
             try:
                 # The context exists already: loading all authorities would stop this broker for some 30 ms.
-                async with httpx.AsyncClient(timeout=_TIMEOUT, verify=self._tls or True) as client:
+                async with leading_client(settings.coordinator, timeout=_TIMEOUT, verify=self._tls or True) as client:
                     path = REPLICA_TOKENS.format(broker=settings.id)
-                    answer = await client.post(settings.coordinator.rstrip("/") + path, headers=headers)
+                    answer = await client.post(path, headers=headers)
                     answer.raise_for_status()
                     self._token = msgspec.json.decode(answer.content, type=ReplicaToken).token
             except (httpx.HTTPError, msgspec.DecodeError) as error:

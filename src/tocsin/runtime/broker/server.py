@@ -12,6 +12,7 @@ import uvicorn
 
 from tocsin.broker import effects
 from tocsin.client.tls import context_for
+from tocsin.leaders.addresses import split_addresses
 from tocsin.runtime.broker.audited_sessions import AuditedSessions
 from tocsin.runtime.broker.cluster import DataClusterLink
 from tocsin.runtime.broker.connection_guard import ConnectionGuard
@@ -222,7 +223,7 @@ def make_keys(settings: BrokerSettings) -> TrustedKeys:
     source = settings.keys
     if source is None:
         assert settings.coordinator is not None
-        source = settings.coordinator.rstrip("/") + "/v1/keys"
+        source = ",".join(address + "/v1/keys" for address in split_addresses(settings.coordinator))
     kept = Path(settings.state) / f"{settings.id}-keys.json"
     external = external_keys(settings.oidc, insecure=settings.insecure)
     return TrustedKeys(source, insecure=settings.insecure, ca=settings.ca, kept=kept, poll_s=POLL_S, external=external)

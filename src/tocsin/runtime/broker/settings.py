@@ -36,7 +36,14 @@ class BrokerSettings(ListenerSettings):
         "Local folder. It holds the logs of persistent topics, and the public keys fetched last, so that the broker "
         "can start without the coordinator.",
     ] = "tocsin-broker"
-    cluster: Annotated[str, "Address of the data cluster."] = DATA_CLUSTER
+    cluster: Annotated[
+        str, "Address of the data cluster, or those of leader and standby with a comma between them."
+    ] = DATA_CLUSTER
+    results: Annotated[
+        str | None,
+        "Addresses of result servers with commas between them. The broker pulls results there, from the next one if "
+        "one fails. Default: it pulls them from the data cluster.",
+    ] = None
     token_file: Annotated[
         str | None, "File with the token (scope `broker:<id>`) for the data cluster and the coordinator."
     ] = None
@@ -44,7 +51,9 @@ class BrokerSettings(ListenerSettings):
         str | None, "File with a separate token for the data cluster. Default: `token_file`."
     ] = None
     coordinator: Annotated[
-        str | None, "Address of the coordinator. A broker without a coordinator serves alone and needs `keys`."
+        str | None,
+        "Address of the coordinator, or those of leader and standby with a comma between them. A broker without a "
+        "coordinator serves alone and needs `keys`.",
     ] = None
     keys: Annotated[
         str | None,
@@ -140,7 +149,7 @@ class BrokerSettings(ListenerSettings):
             raise invalid("webhook_origin: expected 1 to 253 letters, digits, dots and dashes")
         for name in ("token_file", "cluster_token_file", "ca"):
             check_file(self, name)
-        for name in ("cluster", "coordinator"):
+        for name in ("cluster", "coordinator", "results"):
             check_peer(self, name)
 
     def secret(self, name: str) -> str:

@@ -14,6 +14,7 @@ import httpx
 import msgspec
 
 from tocsin.broker.topics import effects, events
+from tocsin.leaders.clients import leading_client
 from tocsin.model.ids import DatasetName, TopicName
 from tocsin.runtime.broker.connecting import reason_of, tls_context
 from tocsin.runtime.broker.settings import BrokerSettings
@@ -36,7 +37,8 @@ class TopicRecording:
     def __init__(self, settings: BrokerSettings, report: Callable[[events.Event], None]) -> None:
         self._settings = settings
         self._report = report
-        self._client: httpx.AsyncClient | None = None
+        self._clients: dict[str, httpx.AsyncClient] = {}
+        """One for the data cluster, one for the coordinator."""
         """Made for the first request and kept: a new client costs more than the request."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._grants: dict[tuple[TopicName, DatasetName], tuple[str, float]] = {}
@@ -55,8 +57,8 @@ class TopicRecording:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._client is not None:
-            await self._client.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
     async def _perform(self, effect: Request) -> None:
         try:
@@ -83,8 +85,9 @@ class TopicRecording:
         if isinstance(effect, effects.StoreRecords):
             body.messages, body.key = effect.messages, effect.key
             body.after, body.upto = effect.after, effect.upto
-        path = self._settings.cluster.rstrip("/") + wire.TOPIC_RECORDS.format(name=effect.plan.dataset)
-        answer = wire.decode_answer(await self._post(path, wire.encode(body), self._settings.secret("cluster")))
+        settings, path = self._settings, wire.TOPIC_RECORDS.format(name=effect.plan.dataset)
+        content = await self._post(settings.cluster, path, wire.encode(body), settings.secret("cluster"))
+        answer = wire.decode_answer(content)
         if isinstance(effect, effects.AskRecorded) or answer.upto != effect.upto:
             return events.RecordedUpto(effect.recorder, answer.upto or 0)
         if answer.refused:
@@ -97,20 +100,20 @@ class TopicRecording:
         token, until_s = self._grants.get((effect.topic, effect.plan.dataset), ("", 0.0))
         if now_s < until_s or settings.coordinator is None:
             return token
-        path = settings.coordinator.rstrip("/") + wire.RECORDING_TOKENS.format(broker=settings.id)
+        path = wire.RECORDING_TOKENS.format(broker=settings.id)
         body = msgspec.json.encode(wire.RecordingTokenRequest(effect.topic))
-        granted = msgspec.json.decode(
-            await self._post(path, body, settings.secret("coordinator")), type=wire.RecordingToken
-        )
+        content = await self._post(settings.coordinator, path, body, settings.secret("coordinator"))
+        granted = msgspec.json.decode(content, type=wire.RecordingToken)
         self._grants[effect.topic, granted.dataset] = (granted.token, now_s + _GRANT_S)
         return granted.token
 
-    async def _post(self, url: str, body: bytes, token: str | None) -> bytes:
-        if self._client is None:
-            tls = tls_context(url.replace("http:", "https:"), self._settings.ca)
-            self._client = httpx.AsyncClient(timeout=_TIMEOUT, verify=tls or True)
+    async def _post(self, addresses: str, path: str, body: bytes, token: str | None) -> bytes:
+        client = self._clients.get(addresses)
+        if client is None:
+            tls = tls_context(addresses, self._settings.ca)
+            client = self._clients[addresses] = leading_client(addresses, timeout=_TIMEOUT, verify=tls or True)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        answer = await self._client.post(url, content=body, headers=headers)
+        answer = await client.post(path, content=body, headers=headers)
         if answer.status_code != httpx.codes.OK:
             raise error_from(
                 answer.status_code,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 import httpx
 import msgspec
 
+from tocsin.leaders.clients import leading_client
 from tocsin.model.ids import SubscriberId
 from tocsin.runtime.broker.connecting import reason_of, tls_context
 from tocsin.runtime.broker.process import BrokerProcess
@@ -74,5 +75,5 @@ class UserProofs:
     def _coordinator_client(self, address: str) -> httpx.AsyncClient:
         if self._coordinator is None:
             tls = tls_context(address, self._process.settings.ca)
-            self._coordinator = httpx.AsyncClient(base_url=address, timeout=_TIMEOUT, verify=tls or True)
+            self._coordinator = leading_client(address, timeout=_TIMEOUT, verify=tls or True)
         return self._coordinator

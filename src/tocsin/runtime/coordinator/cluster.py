@@ -19,6 +19,7 @@ from urllib.parse import quote
 import httpx
 
 from tocsin.coordinator.events import BrokerReleased
+from tocsin.leaders.clients import leading_client
 from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import BrokerId
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
@@ -41,7 +42,7 @@ def cluster_client(settings: CoordinatorSettings, address: str, timeout_s: float
     ca = settings.cluster_ca
     # Plain http needs no certificates, and loading them takes some hundredths of a second.
     verify: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca) if ca else address.startswith("https")
-    return httpx.AsyncClient(base_url=address, timeout=timeout_s, verify=verify)
+    return leading_client(address, timeout=timeout_s, verify=verify)
 
 
 def cluster_headers(settings: CoordinatorSettings, signer: Signer, scope: str) -> dict[str, str]:

@@ -33,6 +33,8 @@ class KeyRing:
 
     def __init__(self, folder: Path, now_s: Callable[[], float]) -> None:
         self._folder = folder
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after a rotation, before the new key is used."""
         self._now_s = now_s
         self.signer = Signer.load_or_create(folder / KEY_FILE)
         self._retired: list[RetiredKey] = []
@@ -78,6 +80,7 @@ class KeyRing:
         # The former key is retired first: after a crash in between one key is both, and no valid token is refused.
         _write(self._folder / RETIRED_FILE, msgspec.json.encode(self._retired))
         self.signer.replace_key(self._folder / KEY_FILE)
+        self.on_change()
         return self.signer.key_id
 
     def _valid(self) -> list[RetiredKey]:

@@ -42,12 +42,13 @@ from tocsin.runtime.coordinator.compilation import compile_beside
 from tocsin.runtime.coordinator.neighbours import NeighbourConnections
 from tocsin.runtime.coordinator.store import CoordinatorStore, Superseded
 from tocsin.runtime.http.logs import logger
-from tocsin.wire.errors import Code, TocsinError
+from tocsin.wire.errors import Code, NotLeading, TocsinError
 from tocsin.wire.link import FromCoordinator, HandOver
 
 _BATCH_EVENTS = 10_000
 """Most events handled before their changes are stored."""
 _RETRY_MOST_S = 5.0
+_LEASE_LOOK_S = 0.05
 _STORE_EFFECTS = StoreEffect.__args__
 
 
@@ -64,11 +65,12 @@ class CoordinatorProcess:
         tick_s: float = 0.25,
         release_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
         keep_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
+        refusal: Callable[[], NotLeading | None] = lambda: None,
     ) -> None:
         """`sign` returns the token of a hand-over. `proves` checks that a token proves a session at a broker.
 
         `release_at_cluster` releases a broker's subscriptions at the data cluster and later posts `BrokerReleased`;
-        `keep_at_cluster` cancels that.
+        `keep_at_cluster` cancels that. `refusal` says why this process may not lead at the moment.
         """
         self.on_handled: Callable[[Coordinator | None, Iterable[Effect], float], None] = lambda core, effects, at_s: (
             None
@@ -83,6 +85,7 @@ class CoordinatorProcess:
         self._tick_s = tick_s
         self._release_at_cluster = release_at_cluster
         self._keep_at_cluster = keep_at_cluster
+        self._refusal = refusal
         self._starts = count()
         self._link_numbers = count(1)
         self._request_numbers = count(1)
@@ -147,6 +150,8 @@ class CoordinatorProcess:
         """
         if self.stopping or self.core is None or self.ended.is_set():
             raise TocsinError(Code.NOT_READY, "the coordinator is stopping", retry_after_s=2)
+        if (refusal := self._refusal()) is not None:
+            raise refusal
         number = next(self._request_numbers)
         future = self._requests[number] = asyncio.get_running_loop().create_future()
         self.post(make(number))
@@ -216,6 +221,7 @@ class CoordinatorProcess:
             to_store = [effect for effect in effects if isinstance(effect, _STORE_EFFECTS)]
             if to_store and not await self._commit(to_store):
                 return
+            await self._until_leading()
             self._carry_out(effects)
             self.on_handled(self.core, effects, began_s)
 
@@ -245,6 +251,19 @@ class CoordinatorProcess:
                 self.store_error = None
                 self.commits += 1
                 return True
+
+    async def _until_leading(self) -> None:
+        """Wait while the lease is not renewed: nothing may be sent that the next leader would contradict."""
+        while self._refusal() is not None:
+            await asyncio.sleep(_LEASE_LOOK_S)
+
+    def lose_lease(self) -> None:
+        """Another coordinator has taken the lease: this process must end."""
+        self._log.error("superseded", reason="another coordinator has taken the lease")
+        self.superseded = True
+        self.ended.set()
+        self._close_links("another coordinator leads")
+        self._refuse_requests("another coordinator leads")
 
     async def _restart_core(self) -> None:
         """Close all links, refuse all requests and load a new core. Retry while the store cannot be read."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from tocsin.coordinator.core import Coordinator
 from tocsin.coordinator.effects import Effect
@@ -21,6 +22,7 @@ from tocsin.coordinator.planning import Planner
 from tocsin.runtime.coordinator.cluster import ClusterReleases
 from tocsin.runtime.coordinator.cluster_watch import ClusterWatch
 from tocsin.runtime.coordinator.key_ring import KEY_FILE, KeyRing
+from tocsin.runtime.coordinator.leadership import Leadership, keep_keys, share_keys
 from tocsin.runtime.coordinator.metrics import CoordinatorMetrics
 from tocsin.runtime.coordinator.neighbour_file import read_neighbours
 from tocsin.runtime.coordinator.neighbours import NeighbourConnections
@@ -35,6 +37,7 @@ from tocsin.runtime.http.bounded_protocols import BoundedWebSocket, make_http_cl
 from tocsin.runtime.http.half_open import HalfOpenConnections
 from tocsin.runtime.http.listening import CLOSE_S, Server, listen, stop_on_signals, url_host, write_secret
 from tocsin.runtime.http.logs import logger
+from tocsin.runtime.http.standby import answering_as_standby, leading_only
 from tocsin.runtime.http.trusted_keys import external_keys
 from tocsin.wire.errors import Code, TocsinError
 
@@ -66,6 +69,7 @@ class CoordinatorServer:
         self._pages = pages
         self._stop = asyncio.Event()
         self.address = ""
+        self._announced = False
 
     def stop(self) -> None:
         """Begin to stop the server. Call it from the loop's own thread."""
@@ -74,20 +78,55 @@ class CoordinatorServer:
     async def run(self) -> None:
         folder = self.settings.state_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _locked(folder):
-            await self._run(folder)
+        listening = listen(self.settings.host, self.settings.port)
+        scheme = "http" if self.settings.tls_cert is None else "https"
+        self.address = f"{scheme}://{url_host(self.settings.host)}:{listening.getsockname()[1]}"
+        try:
+            with _locked(folder), stop_on_signals(self._stop):
+                leadership = self.leadership = Leadership(self.settings, self.address, self._announce)
+                try:
+                    if await self._lead(listening, leadership):
+                        await self._run(folder, listening, leadership)
+                finally:
+                    await asyncio.to_thread(leadership.lease.release)
+        finally:
+            listening.close()
 
-    async def _run(self, folder: Path) -> None:
+    def _announce(self) -> None:
+        """A supervisor knows that this standby is up."""
+        self._announced = True
+        self._ready(self.address, None)
+
+    async def _lead(self, listening: socket.socket, leadership: Leadership) -> bool:
+        """Return True when this process leads. A standby refuses requests until then."""
+        if leadership.uses_lock_only:
+            return await leadership.lead()
         settings = self.settings
+        tls = {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key} if settings.tls_cert else {}
+        async with answering_as_standby(listening, leadership.refusal, **tls):
+            leading, stopping = asyncio.create_task(leadership.lead()), asyncio.create_task(self._stop.wait())
+            await asyncio.wait((leading, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            leadership.stop()
+            return await leading
+
+    async def _run(self, folder: Path, listening: socket.socket, leadership: Leadership) -> None:
+        settings = self.settings
+        epoch = secrets.token_hex(4)
+        store = await asyncio.to_thread(CoordinatorStore, settings.store_url(), epoch, leadership.lease)
         # To replace a lost admin token, an administrator removes its file. Removing the file needs the same permissions
         # as reading the key beside it.
         token_removed = settings.token_file and not (folder / ADMIN_TOKEN_FILE).exists()
         needs_token = token_removed or not (folder / KEY_FILE).exists()
-        keys = KeyRing(folder, time.time)
+        keys = KeyRing(folder, time.time)  # the first start makes the key
+        if not leadership.uses_lock_only:
+            if await asyncio.to_thread(share_keys, store, folder):
+                needs_token = token_removed
+            keys = KeyRing(folder, time.time)
         audit = open_audit_log(settings, "coordinator")
         external = next(iter(external_keys(settings.oidc, insecure=settings.insecure)), None)
-        epoch = secrets.token_hex(4)
-        store = await asyncio.to_thread(CoordinatorStore, settings.store_url(), epoch)
+        if not leadership.uses_lock_only:
+            keys.on_change = lambda: keep_keys(store, folder)
         releases = ClusterReleases(settings, keys.signer)
         rules = settings.rules
         if settings.neighbours is not None and rules.site is not None:
@@ -103,7 +142,10 @@ class CoordinatorServer:
             tick_s=settings.tick_s,
             release_at_cluster=releases.release,
             keep_at_cluster=releases.keep,
+            refusal=leadership.refusal,
         )
+        loop = asyncio.get_running_loop()
+        leadership.lease.on_lost = lambda: loop.call_soon_threadsafe(process.lose_lease)
         releases.done = process.post
         if rules.site is not None:
             process.neighbours = NeighbourConnections(rules.site, rules.neighbours, process.post)
@@ -118,10 +160,6 @@ class CoordinatorServer:
         cluster_watch = ClusterWatch(settings, keys.signer, watch)
         metrics = CoordinatorMetrics(lambda: process.core, lambda: process.neighbours)
         self.context = CoordinatorContext(process, keys, settings, metrics, watch, external, audit)
-        listening = listen(settings.host, settings.port)
-        scheme = "http" if settings.tls_cert is None else "https"
-        self.address = f"{scheme}://{url_host(settings.host)}:{listening.getsockname()[1]}"
-
         expiring = asyncio.create_task(self.context.end_expired())
 
         async def stop() -> None:
@@ -137,14 +175,14 @@ class CoordinatorServer:
             cluster_watch.start()
             if process.neighbours is not None:
                 process.neighbours.start()
-            await self._serve(listening, self._first_token(folder) if needs_token else None, stop)
+            app = leading_only(make_app(self.context, self._pages), leadership.refusal)
+            await self._serve(app, listening, self._first_token(folder) if needs_token else None, stop)
             if process.superseded:
                 raise TocsinError(Code.IN_USE, "another coordinator has taken over this store")
             if process.failure is not None:
                 reason = f"{type(process.failure).__name__}: {process.failure}"
                 raise TocsinError(Code.INTERNAL, f"the coordinator's loop failed ({reason}); the log has the traceback")
         finally:
-            listening.close()
             expiring.cancel()
             if external is not None:
                 await external.stop()
@@ -154,27 +192,29 @@ class CoordinatorServer:
             if audit is not None:
                 await asyncio.to_thread(audit.close)
 
-    async def _serve(self, listening: socket.socket, token: str | None, stop: Callable[[], Awaitable[None]]) -> None:
+    async def _serve(
+        self, app: ASGIApp, listening: socket.socket, token: str | None, stop: Callable[[], Awaitable[None]]
+    ) -> None:
         """Serve until a signal, a call of `stop`, or the end of the process's loop; then stop everything in order."""
         half_open = HalfOpenConnections(self.settings.half_open, self.settings.login_s)
-        server = Server(self._config(make_app(self.context, self._pages), half_open))
-        with stop_on_signals(self._stop):
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
-            sweeping = asyncio.create_task(half_open.sweep_forever())
-            reasons = [asyncio.create_task(event.wait()) for event in (self._stop, self.process.ended)]
-            logger().info("listening", address=self.address)
+        server = Server(self._config(app, half_open))
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        sweeping = asyncio.create_task(half_open.sweep_forever())
+        reasons = [asyncio.create_task(event.wait()) for event in (self._stop, self.process.ended)]
+        logger().info("listening", address=self.address)
+        if not self._announced or token is not None:
             self._ready(self.address, token)
-            await asyncio.wait((serving, *reasons), return_when=asyncio.FIRST_COMPLETED)
-            for task in (sweeping, *reasons):
-                task.cancel()
-            logger().info("stopping")
-            await stop()
-            server.should_exit = True
-            await asyncio.gather(serving, return_exceptions=True)
+        await asyncio.wait((serving, *reasons), return_when=asyncio.FIRST_COMPLETED)
+        for task in (sweeping, *reasons):
+            task.cancel()
+        logger().info("stopping")
+        await stop()
+        server.should_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
 
-    def _config(self, app: object, half_open: HalfOpenConnections) -> uvicorn.Config:
+    def _config(self, app: ASGIApp, half_open: HalfOpenConnections) -> uvicorn.Config:
         return uvicorn.Config(
-            app,  # type: ignore[arg-type]
+            app,
             log_config=None,
             access_log=False,
             lifespan="off",

@@ -57,6 +57,16 @@ class CoordinatorSettings(ListenerSettings):
         "tocsin-data/coordinator"
     )
     store: Annotated[str | None, "SQLAlchemy URL of the store. Default: SQLite in the state folder."] = None
+    standby: Annotated[
+        bool,
+        "Wait while another coordinator leads, and take over when its lease ends. Needs a PostgreSQL store and a state "
+        "folder of its own.",
+    ] = False
+    lease_s: Annotated[
+        float,
+        "Seconds that a coordinator leads after a renewal of its lease. A standby takes over a little later. At least "
+        "1; with an SQLite store the lock of the state folder is the lease.",
+    ] = 4.0
     token_file: Annotated[
         bool,
         "Keep the first admin token in `<state>/admin-token`, readable by the server's user only (mode 0600), "
@@ -73,8 +83,9 @@ class CoordinatorSettings(ListenerSettings):
     oidc: OidcSettings = field(default_factory=OidcSettings)
     cluster: Annotated[
         str | None,
-        "Address of the data cluster. The coordinator releases there the subscriptions of forgotten brokers, and "
-        "shows the data cluster on the dashboard. Without an address it does neither.",
+        "Address of the data cluster, or those of leader and standby with a comma between them. The coordinator "
+        "releases there the subscriptions of forgotten brokers, and shows the data cluster on the dashboard. Without "
+        "an address it does neither.",
     ] = None
     cluster_token_file: Annotated[
         str | None, "File with a token for the data cluster. Default: a token that the coordinator signs."
@@ -102,6 +113,10 @@ class CoordinatorSettings(ListenerSettings):
     def check(self) -> None:
         check_listener(self)
         self.oidc.check_oidc()
+        if not self.lease_s >= 1:
+            raise invalid("lease_s: expected at least 1")
+        if self.standby and not (self.store or "").startswith("postgresql"):
+            raise invalid("standby needs a store that two machines reach: set store to a postgresql:// URL")
         if self.user_subscriptions is not None and self.user_subscriptions < 1:
             raise invalid("user_subscriptions: expected at least 1")
         check_peer(self, "cluster")

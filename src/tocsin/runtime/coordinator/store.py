@@ -8,7 +8,8 @@ before it writes anything.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -37,14 +38,16 @@ from tocsin.coordinator.effects import (
     StoreWebhook,
 )
 from tocsin.coords.coordinate import Coordinate
-from tocsin.database.database import Database, chunks
+from tocsin.database.database import Database, Guard, chunks
 from tocsin.database.formats import StoredFormat
+from tocsin.database.lease import LeaseLost
 from tocsin.model.ids import BrokerId, ChannelName, SubscriberId, SubscriptionId
 from tocsin.model.snapshot import Place
 from tocsin.runtime.coordinator.store_tables import (
     BROKERS,
     CAPACITIES,
     FACTS,
+    KEYS,
     METADATA,
     MIGRATIONS,
     REVOCATIONS,
@@ -60,6 +63,7 @@ from tocsin.wire.site_link import Role
 
 _FORMAT = StoredFormat("coordinator's store", METADATA)
 _EPOCH = "epoch"
+_TAKEN = "another coordinator has taken over this store"
 _TABLES_OF_SUBSCRIBERS = (SUBSCRIBERS, SUBSCRIPTIONS, WEBHOOKS)
 
 Key = tuple[str, ...]
@@ -71,9 +75,9 @@ class Superseded(Exception):
 
 
 class CoordinatorStore:
-    def __init__(self, url: str, epoch: str) -> None:
-        """Take over the store. `epoch` must differ between processes."""
-        self._database = Database(url, _FORMAT)
+    def __init__(self, url: str, epoch: str, guard: Guard | None = None) -> None:
+        """Take over the store. `epoch` must differ between processes. `guard` checks the lease in each transaction."""
+        self._database = Database(url, _FORMAT, guard)
         self._epoch = epoch
         with self._database.write() as connection:
             _upsert(connection, FACTS, [{"name": _EPOCH, "value": epoch}])
@@ -86,11 +90,29 @@ class CoordinatorStore:
         batch = _Batch()
         for effect in effects:
             batch.add(effect)
-        with self._database.write() as connection:
-            own_epoch = sa.and_(FACTS.c.name == _EPOCH, FACTS.c.value == self._epoch)
-            if connection.execute(sa.update(FACTS).where(own_epoch).values(value=self._epoch)).rowcount != 1:
-                raise Superseded("another coordinator has taken over this store")
+        with self._writing() as connection:
             batch.write(connection)
+
+    def keys(self) -> dict[str, str]:
+        """File name → content of the keys that `keep_keys` stored."""
+        return {row.name: row.content for row in self._database.rows(sa.select(KEYS))}
+
+    def keep_keys(self, keys: Mapping[str, str]) -> None:
+        """Replace the stored keys."""
+        with self._writing() as connection:
+            connection.execute(sa.delete(KEYS))
+            _upsert(connection, KEYS, [{"name": name, "content": content} for name, content in keys.items()])
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        try:
+            with self._database.write() as connection:
+                own_epoch = sa.and_(FACTS.c.name == _EPOCH, FACTS.c.value == self._epoch)
+                if connection.execute(sa.update(FACTS).where(own_epoch).values(value=self._epoch)).rowcount != 1:
+                    raise Superseded(_TAKEN)
+                yield connection
+        except LeaseLost as error:
+            raise Superseded(_TAKEN) from error
 
     def load(self) -> StoredState:
         with self._database.read() as connection:

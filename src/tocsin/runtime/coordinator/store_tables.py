@@ -7,6 +7,10 @@ import sqlalchemy as sa
 METADATA = sa.MetaData()
 _ID = sa.String(256)
 
+KEYS = sa.Table(
+    "coordinator_keys", METADATA,
+    sa.Column("name", sa.String(64), primary_key=True), sa.Column("content", sa.Text, nullable=False),
+)  # fmt: skip
 BROKERS = sa.Table(
     "coordinator_brokers", METADATA,
     sa.Column("broker", _ID, primary_key=True), sa.Column("address", sa.Text, nullable=False),

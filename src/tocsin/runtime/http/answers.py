@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope
 
 from tocsin.runtime.http.bounded_protocols import leaves_body_unread
-from tocsin.wire.errors import Code, TocsinError
+from tocsin.wire.errors import STANDBY_HEADER, Code, NotLeading, TocsinError
 
 T = TypeVar("T")
 
@@ -54,6 +54,8 @@ def error_answer(error: TocsinError, scope: Scope | None = None) -> Response:
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, round(error.retry_after_s)))
+    if isinstance(error, NotLeading):
+        headers[STANDBY_HEADER] = error.leader
     if error.code is Code.UNAUTHENTICATED:
         headers["WWW-Authenticate"] = 'Bearer realm="tocsin"'
     if error.code in (Code.TOO_LARGE, Code.TOO_SLOW) or (scope is not None and leaves_body_unread(scope)):

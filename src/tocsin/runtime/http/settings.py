@@ -25,6 +25,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
+from tocsin.leaders.addresses import split_addresses
 from tocsin.wire.errors import Code, TocsinError
 
 Port = Annotated[int, "Port to listen on; 0 takes a free port."]
@@ -102,7 +103,8 @@ def check_peer(settings: ListenerSettings, name: str) -> None:
     """The setting `name` is the address of a server that gets a token: raise if the token would travel unencrypted."""
     address: str | None = getattr(settings, name)
     if address is not None:
-        check_address(name, address, insecure=settings.insecure)
+        for one in split_addresses(address) or [address]:
+            check_address(name, one, insecure=settings.insecure)
 
 
 def check_address(name: str, address: str, *, insecure: bool) -> None:

@@ -23,6 +23,8 @@ import httpx
 import jwt
 import msgspec
 
+from tocsin.leaders.addresses import first_address, split_addresses
+from tocsin.leaders.clients import leading_client
 from tocsin.model.backoff import retry_delay_s
 from tocsin.runtime.http.credentials import Claims, Verifier
 from tocsin.runtime.http.external_tokens import ExternalVerifier
@@ -69,7 +71,8 @@ class TrustedKeys:
         verifier_of: Callable[[Mapping[str, Any]], TokenVerifier] = Verifier.from_jwks,
         external: Sequence[TrustedKeys] = (),
     ) -> None:
-        """`source` is a path or an http(s) URL. `ca` is a PEM file to check the server's certificate with.
+        """`source` is a path, or one or several http(s) URLs with commas between them. `ca` is a PEM file to check the
+        server's certificate with.
 
         Keys fetched from a URL are written to the file `kept`. The next start uses them until the URL answers again.
         The source is read again every `poll_s` seconds; None reads it only when a token names an unknown key.
@@ -77,7 +80,8 @@ class TrustedKeys:
         """
         self._url = source if urlsplit(source).scheme in ("http", "https") else None
         self._path = None if self._url else Path(source)
-        encrypted = insecure or not source.startswith("http:") or is_loopback(urlsplit(source).hostname or "")
+        hosts = [urlsplit(address).hostname or "" for address in split_addresses(source)]
+        encrypted = insecure or not source.startswith("http:") or all(is_loopback(host) for host in hosts)
         if self._url and not encrypted:
             raise TocsinError(
                 Code.BAD_REQUEST, f"keys: an attacker could replace the keys from {source}; use https, or set insecure"
@@ -208,9 +212,9 @@ class TrustedKeys:
         assert self._url is not None
         client = self._client
         if client is None:
-            client = self._client = await asyncio.to_thread(_new_client, self._ca)
+            client = self._client = await asyncio.to_thread(_new_client, self._url, self._ca)
         headers = {"If-None-Match": self._etag} if self._etag else {}
-        async with client.stream("GET", self._url, headers=headers) as response:
+        async with client.stream("GET", first_address(self._url), headers=headers) as response:
             if response.status_code == 304:
                 return None
             response.raise_for_status()
@@ -223,9 +227,10 @@ class TrustedKeys:
             return document
 
 
-def _new_client(ca: str | None) -> httpx.AsyncClient:
+def _new_client(addresses: str, ca: str | None) -> httpx.AsyncClient:
     tls = ssl.create_default_context(cafile=ca)
-    return httpx.AsyncClient(timeout=_ANSWER_S, verify=tls, limits=httpx.Limits(max_keepalive_connections=0))
+    limits = httpx.Limits(max_keepalive_connections=0)
+    return leading_client(addresses, base=False, timeout=_ANSWER_S, verify=tls, limits=limits)
 
 
 def _keep(path: Path, document: bytes) -> None:

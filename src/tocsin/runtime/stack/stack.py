@@ -31,6 +31,8 @@ _READY_S = 240.0
 Via = Callable[[str, str, str], str]
 """(source, target, address of the target) → the address that the source uses. Subscribers are a source too."""
 SUBSCRIBERS = "subscribers"
+RESULTS = ("results-1", "results-2")
+"""The result servers of a network with replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ class StackSettings:
     """Latitude and longitude of the first brokers; further brokers have no position."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Broker → the local address from which it connects to brokers elsewhere, for emulated distance."""
+    replicas: str | None = None
+    """URL of a PostgreSQL database: a standby runs beside the data cluster and beside the coordinator, and two result
+    servers."""
     via: Via | None = None
     """Other addresses for connections between processes, for a chaos run with relays. Default: their own addresses."""
 
@@ -76,25 +81,64 @@ class Stack:
         self.coordinator_state = root / "coordinator"
         self._brokers_folder = root / "brokers"
         coordinator_port, cluster_port, *broker_ports = self._ports()
-        self.coordinator_url = f"http://127.0.0.1:{coordinator_port}"
-        self.cluster_url = f"http://127.0.0.1:{cluster_port}"
-        keys = self._via("cluster", "coordinator", self.coordinator_url) + "/v1/keys"
-        flags = {"root": str(root), "port": str(cluster_port), "keys": keys}
-        self.cluster = self._child(
-            "cluster",
+        self._coordinators = {"coordinator": f"http://127.0.0.1:{coordinator_port}"}
+        self._clusters = {"cluster": f"http://127.0.0.1:{cluster_port}"}
+        self._results: dict[str, str] = {}
+        if settings.replicas is not None:
+            ports = free_ports(4)
+            self._results = {name: f"http://127.0.0.1:{port}" for name, port in zip(RESULTS, ports[2:], strict=True)}
+            self._coordinators["coordinator-2"] = f"http://127.0.0.1:{ports[0]}"
+            self._clusters["cluster-2"] = f"http://127.0.0.1:{ports[1]}"
+        self.coordinator_url = ",".join(self._coordinators.values())
+        """Of the coordinator; with replicas, the addresses of both with a comma between them."""
+        self.cluster_url = ",".join(self._clusters.values())
+        """The same of the data cluster."""
+        clusters = {name: self._cluster(name, url) for name, url in self._clusters.items()}
+        coordinators = {name: self._coordinator(name, url) for name, url in self._coordinators.items()}
+        self.cluster, *_ = clusters.values()
+        self.coordinator, *_ = coordinators.values()
+        self.standbys = {name: child for name, child in (coordinators | clusters).items() if name.endswith("-2")}
+        """The second coordinator and the second data cluster, if there are any."""
+        self.result_servers = {name: self._result_server(name, url) for name, url in self._results.items()}
+        self.brokers = {f"broker-{number}": self._broker(number, port) for number, port in enumerate(broker_ports, 1)}
+        self.first_token: str | None = None
+        """The administrator's token, if this start created it."""
+
+    def _cluster(self, name: str, url: str) -> Child:
+        settings, root = self._settings, self._settings.root.absolute()
+        keys = ",".join(f"{address}/v1/keys" for address in self._addresses(name, self._coordinators))
+        flags = {"root": str(root), "port": str(_port(url)), "keys": keys}
+        if settings.replicas is not None:
+            flags |= {"catalog": self._via(name, "postgresql", settings.replicas), "standby": ""}
+        return self._child(
+            name,
             "cluster",
             {**flags, **settings.cluster},
             stop_s=90.0,
             niceness=settings.cluster_niceness,
             preload=settings.cluster_preload,
         )
-        flags = {"state": str(self.coordinator_state), "port": str(coordinator_port)}
+
+    def _result_server(self, name: str, url: str) -> Child:
+        assert self._settings.replicas is not None
+        keys = ",".join(f"{address}/v1/keys" for address in self._addresses(name, self._coordinators))
+        catalog = self._via(name, "postgresql", self._settings.replicas)
+        root = str(self._settings.root.absolute())
+        return self._child(name, "results", {"root": root, "port": str(_port(url)), "catalog": catalog, "keys": keys})
+
+    def _coordinator(self, name: str, url: str) -> Child:
+        settings = self._settings
+        folder = self.coordinator_state.with_name(name)
+        flags = {"state": str(folder), "port": str(_port(url))}
         if settings.data_cluster:
-            flags["cluster"] = self._via("coordinator", "cluster", self.cluster_url)
-        self.coordinator = self._child("coordinator", "coordinator", {**flags, **settings.coordinator})
-        self.brokers = {f"broker-{number}": self._broker(number, port) for number, port in enumerate(broker_ports, 1)}
-        self.first_token: str | None = None
-        """The administrator's token, if this start created it."""
+            flags["cluster"] = ",".join(self._addresses(name, self._clusters))
+        if settings.replicas is not None:
+            flags |= {"store": self._via(name, "postgresql", settings.replicas), "standby": ""}
+        return self._child(name, "coordinator", {**flags, **settings.coordinator})
+
+    def _addresses(self, source: str, targets: Mapping[str, str]) -> list[str]:
+        """The addresses that `source` uses for these targets."""
+        return [self._via(source, name, url) for name, url in targets.items()]
 
     def _ports(self) -> list[int]:
         settings = self._settings
@@ -111,9 +155,11 @@ class Stack:
         folder = self._brokers_folder / name
         flags = {"id": name, "port": str(port), "state": str(folder), "token-file": str(folder / "token")}
         flags |= {
-            "cluster": self._via(name, "cluster", self.cluster_url),
-            "coordinator": self._via(name, "coordinator", self.coordinator_url),
+            "cluster": ",".join(self._addresses(name, self._clusters)),
+            "coordinator": ",".join(self._addresses(name, self._coordinators)),
         }
+        if self._results:
+            flags["results"] = ",".join(self._addresses(name, self._results))
         if self._settings.via is not None:
             flags["address"] = self._via(SUBSCRIBERS, name, f"ws://127.0.0.1:{port}")
         if number <= len(self._settings.places):
@@ -151,7 +197,7 @@ class Stack:
     def children(self) -> list[Child]:
         """The processes in the order in which they stop: a process stops before the processes that it needs."""
         servers = [self.coordinator, self.cluster] if self._settings.data_cluster else [self.coordinator]
-        return [*self.brokers.values(), *servers]
+        return [*self.brokers.values(), *self.result_servers.values(), *self.standbys.values(), *servers]
 
     @property
     def token_file(self) -> Path:
@@ -173,6 +219,8 @@ class Stack:
         self.coordinator.start()
         announcement = await self.coordinator.ready(_READY_S)
         self.first_token = announcement.get("token")
+        for child in (*self.standbys.values(), *self.result_servers.values()):
+            child.start()
 
     async def start_others(self) -> None:
         signer = Signer.load_or_create(self.coordinator_state / KEY_FILE)
@@ -209,6 +257,7 @@ class Stack:
 
     async def stop(self) -> None:
         await asyncio.gather(*(child.stop() for child in self.brokers.values()))
+        await asyncio.gather(*(child.stop() for child in (*self.result_servers.values(), *self.standbys.values())))
         await self.coordinator.stop()
         await self.cluster.stop()
 
@@ -227,5 +276,9 @@ class Stack:
             "coordinator": self.coordinator_url,
             "brokers": {name: child.announcement.get("address") for name, child in self.brokers.items()},
             "token_file": str(self.token_file),
-            "dashboard": f"{self.coordinator_url}/",
+            "dashboard": f"{self._coordinators['coordinator']}/",
         }
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -59,7 +59,7 @@ def _explaining(app: ASGIApp) -> ASGIApp:
     async def explaining(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await app(scope, receive, send)
-        except OperationalError as error:
+        except (OperationalError, InterfaceError) as error:
             logger().error("the catalog cannot be used", path=scope["path"], exc_info=error)
             reason = f"the catalog cannot be used now ({error.orig}): check the disk or the database server"
             raise TocsinError(Code.NOT_READY, reason, retry_after_s=2) from error
@@ -68,18 +68,20 @@ def _explaining(app: ASGIApp) -> ASGIApp:
 
 
 async def _caller(context: ClusterContext, scope: Scope) -> Caller:
-    if context.tokens is None or context.process.stopping.is_set():
-        _ = context.cluster  # raises with the reason
-        raise TocsinError(Code.NOT_READY, "the data cluster is still starting", retry_after_s=2)
+    context.require_open()
+    assert context.tokens is not None
     token = token_of(scope)
     if token is None:
         raise TocsinError(Code.UNAUTHENTICATED, "send a token: Authorization: Bearer tocsin_…")
     caller = context.tokens.caller(token)
     if caller is None and context.keys is not None:
-        claims = await context.keys.claims(token, context.cluster.now_s())
+        claims = await context.keys.claims(token, context.now_s())
         caller = None if claims is None else caller_of_claims(claims)
         if caller is None and not context.keys.can_judge(token):
             raise unknown_key()
+    if caller is None and context.tokens.is_stale:
+        message = "the catalog cannot be read now, so this token cannot be judged"
+        raise TocsinError(Code.NOT_READY, message, retry_after_s=1)
     if caller is None:
         raise TocsinError(Code.UNAUTHENTICATED, "this token is unknown, revoked or expired")
     return caller

@@ -12,6 +12,7 @@ from typing import Any, cast
 from starlette.requests import HTTPConnection
 
 from tocsin.cluster.engine import DataCluster
+from tocsin.cluster.pulling import ResultSource
 from tocsin.cluster.server.group_commit import GroupCommit, wasteful
 from tocsin.cluster.server.metrics import ClusterMetrics
 from tocsin.cluster.server.process import ClusterProcess
@@ -65,6 +66,21 @@ class ClusterContext:
         """The open data cluster. Raises NOT_READY while it starts or stops."""
         return self.process.cluster
 
+    @property
+    def source(self) -> ResultSource:
+        """What pulls of results read."""
+        return self.cluster
+
+    def now_s(self) -> float:
+        """The wall clock."""
+        return self.cluster.now_s()
+
+    def require_open(self) -> None:
+        """Raise NOT_READY while the process starts or stops."""
+        if self.tokens is None or self.process.stopping.is_set():
+            _ = self.cluster  # raises with the reason
+            raise TocsinError(Code.NOT_READY, "the data cluster is still starting", retry_after_s=2)
+
     @contextmanager
     def publisher(self, caller: str) -> Iterator[Publisher]:
         """The publisher of a request. Raises BACKLOGGED while it must pause because its last bodies were refused."""
@@ -117,7 +133,7 @@ class ClusterContext:
         gateway = self.cluster.gateway(dataset)
         commit = self._commits.get(dataset.lower())
         if commit is None or commit.gateway is not gateway:  # the dataset was dropped and created again
-            commit = self._commits[dataset.lower()] = GroupCommit(gateway)
+            commit = self._commits[dataset.lower()] = GroupCommit(gateway, self.process.leading.holds)
         return commit
 
     def end_revoked(self) -> None:

@@ -123,7 +123,7 @@ def _joint_results(request: Request, context: ClusterContext, requests: list[wir
             with suppress(TocsinError):  # the broker requests the channel by itself, and gets the error
                 pull = _open(request, context, one.channel, one.subscriptions)
                 if pull.tables is not None:
-                    results = b"".join(json_lines(context.cluster.results, pull))
+                    results = b"".join(json_lines(context.source.results, pull))
                     line = wire.ChannelLine(one.channel, str(pull.upto), results.count(b"\n"))
         parts += [wire.encode(line), b"\n", results]
         size_bytes += len(results)
@@ -132,7 +132,7 @@ def _joint_results(request: Request, context: ClusterContext, requests: list[wir
 
 def _single_result(request: Request, context: ClusterContext, identity: str, text: str, form: str) -> bytes:
     subscription = subscription_id_of(identity)
-    channels = context.cluster.catalog.subscriptions.find(subscription)
+    channels = context.source.catalog.subscriptions.find(subscription)
     if not channels:
         raise unknown_subscription(identity)
     after = parsed_cursor(text)
@@ -140,7 +140,7 @@ def _single_result(request: Request, context: ClusterContext, identity: str, tex
         # A result's cursor is the position behind it.
         pull = _open(request, context, channels[0][0], {subscription: str(Cursor(after.epoch, after.offset - 1))})
         if not pull.gaps and after <= pull.upto:
-            for results in pulled(context.cluster.results, only(pull, after)):
+            for results in pulled(context.source.results, only(pull, after)):
                 return _single(context, pull, results[0], form)
     raise TocsinError(
         Code.NOT_FOUND, f"{identity} has no result with the cursor {after}, or it has passed its retention"
@@ -150,11 +150,11 @@ def _single_result(request: Request, context: ClusterContext, identity: str, tex
 def _open(request: Request, context: ClusterContext, channel: str, cursors: dict[str, str | None]) -> Pull:
     """Open a pull. Raises UNKNOWN_SUBSCRIPTION if the caller may not see one of the subscriptions."""
     ids = {subscription_id_of(identity): cursor for identity, cursor in cursors.items()}
-    pull = open_pull(context.cluster, channel, ids)
+    pull = open_pull(context.source, channel, ids)
     caller = caller_of(request)
     if not (caller.may_read or caller.may_be_any):
         require_channel(request, pull.channel)
-        hidden = pull.not_held_by(context.cluster, caller.may_be)
+        hidden = pull.not_held_by(context.source, caller.may_be)
         if hidden is not None:
             raise unknown_subscription(hidden)
     return pull
@@ -175,7 +175,7 @@ def _accepted_form(request: Request, forms: Mapping[str, str]) -> str:
 
 def _listing(context: ClusterContext, pull: Pull, form: str) -> Iterator[bytes]:
     """The bytes of all results of a pull. They are read in the thread that iterates."""
-    store = context.cluster.results
+    store = context.source.results
     if form == ARROW:
         return arrow_stream(store, pull)
     if form == GEOJSON:
@@ -200,11 +200,11 @@ def _feed(context: ClusterContext, pull: Pull) -> Iterator[bytes]:
     issuer = _Issuer(context, pull)
     entries = (
         (f"{wire.RESULTS}/{result.subscription}/{result.cursor}", issuer.alert(result))
-        for results in pulled(context.cluster.results, pull)
+        for results in pulled(context.source.results, pull)
         for result in results
     )
     missing = f"Gap: results of {', '.join(pull.gaps)} before this have passed their retention." if pull.gaps else None
-    updated = issuer.latest(context.cluster.now_s())
+    updated = issuer.latest(context.now_s())
     about = AtomFeed(f"urn:tocsin:channel:{pull.channel}", pull.channel, issuer.sender, updated, missing)
     return (piece.encode() for piece in atom_feed(about, entries))
 
@@ -216,7 +216,7 @@ class _Issuer:
         self._channel = pull.channel
         self.sender = context.settings.cap_sender
         first = execution_of(min(pull.after.values(), default=0))
-        times = context.cluster.catalog.executions.times(pull.channel, pull.upto.epoch, first)
+        times = context.source.catalog.executions.times(pull.channel, pull.upto.epoch, first)
         self._executions = [execution for execution, _ in times]
         self._finished_s = [finished_s for _, finished_s in times]
 

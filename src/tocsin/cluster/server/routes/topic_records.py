@@ -66,6 +66,7 @@ async def _store(context: ClusterContext, name: str, sent: TopicRecords) -> Topi
         upto = gateway.recorded_upto(sent.recording)
         if isinstance(upto, Unavailable):
             raise TocsinError(Code.NOT_READY, upto.reason, retry_after_s=upto.retry_after_s)
+        context.process.leading.require()
         return TopicRecordsAnswer(upto)
     recorded = None
     if sent.after is not None and sent.upto is not None:

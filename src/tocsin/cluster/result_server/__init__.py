@@ -1,0 +1,1 @@
+"""`tocsin results`: serves pulls of results without Spark."""

@@ -1,0 +1,113 @@
+"""A new leader continues the feed of a leader that may still run, and neither disturbs the other."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+from tocsin.cluster.catalog import Catalog
+from tocsin.cluster.feed.gateway import Accepted, FeedGateway, FeedLimits, RecordForm
+from tocsin.cluster.feed_folders import FeedFolders, continue_feed
+from tocsin.database.lease import Holder, Lease
+from tocsin.model.entities import Dataset, DatasetKind
+from tocsin.model.ids import DatasetName
+from tocsin.model.schema import Schema
+
+REPORTS = Dataset(DatasetName("Reports"), DatasetKind.STREAM, Schema.of(id="STRING", note="STRING"), key=("id",))
+SMALL = {"segment_bytes": 2_000, "memory_keys": 30}
+"""A log of several segments, and several runs of keys."""
+
+
+def gateway(folder: Path) -> FeedGateway:
+    return FeedGateway(REPORTS, folder, FeedLimits(**SMALL), lambda: 1_000.0)
+
+
+def publish(feed: FeedGateway, *ids: int, key: str | None = None, sync: bool = True) -> Accepted:
+    body = json.dumps([{"id": str(number), "note": "x" * 50} for number in ids]).encode()
+    answer = feed.accept(body, RecordForm.JSON, key)
+    assert isinstance(answer, Accepted), answer
+    if sync:
+        feed.sync()
+    return answer
+
+
+def filled(folder: Path) -> FeedGateway:
+    feed = gateway(folder)
+    for number in range(100):
+        publish(feed, number, key=f"request {number}")
+        if number == 60:
+            feed.maintain()
+    return feed
+
+
+def test_new_leader_knows_every_key_and_answer_of_the_former_one(tmp_path: Path) -> None:
+    former = filled(tmp_path / "former")
+    continue_feed(tmp_path / "former", tmp_path / "own")
+    own = gateway(tmp_path / "own")
+    assert own.durable_end == former.durable_end
+    again = publish(own, *range(100), 100)
+    assert (again.accepted, again.duplicates) == (1, 100)
+    assert publish(own, 7, key="request 7").replayed
+    for feed in (own, former):
+        feed.close()
+
+
+def test_former_leader_that_goes_on_writing_does_not_disturb_the_new_one(tmp_path: Path) -> None:
+    former = filled(tmp_path / "former")
+    publish(former, 500, sync=False)  # the process is stopped before its fsync
+    continue_feed(tmp_path / "former", tmp_path / "own")
+    own = gateway(tmp_path / "own")
+    for number in range(200, 260):  # the former leader awakes, and fills segments of its own
+        publish(former, number)
+    former.maintain()
+    assert publish(own, 200, 500).accepted == 2, "what the former leader has not acknowledged is not known"
+    own.close()
+    again = gateway(tmp_path / "own")
+    assert publish(again, *range(100), 200, 500).duplicates == 102
+    for feed in (again, former):
+        feed.close()
+
+
+def test_copy_of_a_feed_that_is_written_meanwhile_has_every_earlier_record(tmp_path: Path) -> None:
+    former = filled(tmp_path / "former")
+    stop = threading.Event()
+
+    def go_on() -> None:
+        number = 1_000
+        while not stop.is_set():
+            publish(former, number)
+            former.ingested(former.durable_end)
+            former.maintain()
+            number += 1
+
+    writing = threading.Thread(target=go_on)
+    writing.start()
+    try:
+        for attempt in range(5):
+            continue_feed(tmp_path / "former", tmp_path / f"own-{attempt}")
+            own = gateway(tmp_path / f"own-{attempt}")
+            assert publish(own, *range(100)).duplicates == 100
+            own.close()
+    finally:
+        stop.set()
+        writing.join()
+        former.close()
+
+
+def test_folder_of_a_feed_changes_only_if_the_former_leader_may_run(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'catalog.sqlite'}"
+    catalog, lease = Catalog(url), Lease(url, "data cluster", Holder(), float("inf"))
+    assert lease.acquire(standby=False)
+    folders = FeedFolders(catalog, tmp_path, lease)
+    former = filled(folders.open("Reports", 3))
+    assert folders.open("Reports", 3) == tmp_path / "feeds" / "Reports-3"
+    lease.is_clean = False
+    own = folders.open("Reports", 3)
+    assert own == folders.path("Reports", 3) == tmp_path / "feeds" / "Reports-3.1"
+    assert [path.name for path in (tmp_path / "feeds").iterdir()] == ["Reports-3.1"]
+    feed = gateway(own)
+    assert publish(feed, 5).duplicates == 1
+    for opened in (feed, former, catalog):
+        opened.close()
+    lease.release()

@@ -27,5 +27,7 @@ class ClientConnection:
     """True if the broker answers probes."""
     requests: dict[int, Need] = field(default_factory=dict)
     attached: dict[Need, int] = field(default_factory=dict)
+    token: str | None = None
+    """For a connection to another site; None: the session's own token."""
     topics: dict[int, TopicName] = field(default_factory=dict)
     """Number of a topic at this broker → the topic."""

@@ -248,7 +248,15 @@ class NeighbourClosed:
     """The neighbour sent nothing for longer than a connection that breaks takes to return."""
 
 
-NeighbourEvent = NeighbourOpened | NeighbourMessageReceived | NeighbourClosed
+@dataclass(frozen=True, slots=True)
+class NeighbourMeasured:
+    """The median of the last round trips on the control connection, once a second."""
+
+    site: str
+    round_trip_s: float
+
+
+NeighbourEvent = NeighbourOpened | NeighbourMessageReceived | NeighbourClosed | NeighbourMeasured
 Request = (
     UserRegistered
     | BrokerRequested

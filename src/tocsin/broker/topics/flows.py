@@ -45,6 +45,21 @@ class Flows:
                 receiver.starts[flow] = _start(topic, receiver, flow, number)
         return min(receiver.starts.values(), default=topic.sent)
 
+    def find(self, connection: Connection, topic: HostedTopic, request: wire.FindPosition) -> None:
+        """A receiver changes sites: report the present position, or the one behind which it misses messages."""
+        own, sent = flow_publisher(self._state.site), topic.sent
+        where = (topic.epoch, sent, topic.since, sent)
+        if request.flows is None:
+            answer = wire.PositionFound(request.id, own, *where, _numbers_sent(topic))
+        else:
+            known = dict.fromkeys((own, *(flow for flow in topic.publishers if is_flow(flow) and not is_mark(flow))), 0)
+            known |= {flow: max(0, number) for flow, number in request.flows.items() if flow in known}
+            receiver = FlowReceiver(own, known)
+            starts = {flow: _start(topic, receiver, flow, number) for flow, number in known.items()}
+            where = (topic.epoch, min(starts.values()), topic.since, starts[own])
+            answer = wire.PositionFound(request.id, own, *where, {}, bool(receiver.pending))
+        self._state.send(connection, answer)
+
     def newest_epoch(self, request: wire.AttachReceiver) -> int:
         """The last epoch of this site's topic that the receiver knows."""
         known = 0 if request.after is None else request.after[0]
@@ -125,6 +140,15 @@ def _start(topic: HostedTopic, receiver: FlowReceiver, flow: int, number: int) -
             start = min(start, sequence - 1)  # the neighbour may not know of this mark
         sequence -= 1
     return start
+
+
+def _numbers_sent(topic: HostedTopic) -> dict[int, int]:
+    """The last number of each flow among the messages that receivers have got. Those behind them may be lost yet."""
+    numbers = {flow: last for flow, last in topic.publishers.items() if is_flow(flow) and not is_mark(flow)}
+    for publisher, number, _ in reversed(topic.unsent):
+        if publisher in numbers:
+            numbers[publisher] = number - 1
+    return numbers
 
 
 def _choose(receiver: FlowReceiver, epoch: int, first: int, entries: list[wire.Entry]) -> list[wire.Entry]:

@@ -46,6 +46,8 @@ class SimulatedTopicNetwork:
         """`retain`: messages that a log keeps when it is trimmed. `roles`: of brokers in a site; each edge is a
         standby. `on_start` is called with each process of a broker before it starts."""
         self._roles = roles
+        self.find_elsewhere: Callable[[str], SimulatedTopicBroker | None] = lambda address: None
+        """Finds brokers of other sites, to which receivers may move."""
         self.on_start = on_start
         self.kernel = kernel
         self.transport = Transport(kernel)
@@ -119,7 +121,7 @@ class SimulatedTopicNetwork:
         return client
 
     def find(self, address: str) -> SimulatedTopicBroker | None:
-        return self.brokers.get(BrokerId(address.removeprefix("ws://")))
+        return self.brokers.get(BrokerId(address.removeprefix("ws://"))) or self.find_elsewhere(address)
 
     # -- the coordinator's REST API ------------------------------------------------------------------------------------
 

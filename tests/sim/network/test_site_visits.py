@@ -25,7 +25,7 @@ class VisitedRing(SiteRing):
         self.crashes = crashes
 
     def visit(self, site: str, host: str) -> None:
-        """Send the receivers at a site's edge to the edge of another site, wherever they are from."""
+        """Send the receivers of a site that are at its own edge to the edge of another site."""
         self.federation.visit(TOPIC, BrokerId(SITES[site][1]), host, BrokerId(SITES[host][1]))
 
     def where(self, site: str) -> str | None:

@@ -97,8 +97,9 @@ class SimulatedFederation:
             for connection in edge.core.state.connections.values()
             if VISITOR_MARK not in connection.user
         }
-        order = RedirectReceivers(topic, list(clients), target, f"ws://{target}", clients)
-        edge.happened(broker_events.SiteMessageReceived(order))
+        if clients:
+            order = RedirectReceivers(topic, list(clients), target, f"ws://{target}", clients)
+            edge.happened(broker_events.SiteMessageReceived(order))
 
     def release(self, host: str) -> None:
         """The edges of a site end all visits."""

@@ -87,7 +87,9 @@ class LinkedSite(SimulatedSite):
         assert message.address == f"ws://{message.broker.partition('/')[2]}"
         for client, access in message.visitors.items():
             self.redirected.append((self.now_s, client, message.topic, broker, message.broker))
-            self._after(self.move_s, lambda client=client, user=access.token: self._leave(client, user, message, broker))
+            self._after(
+                self.move_s, lambda client=client, user=access.token: self._leave(client, user, message, broker)
+            )
 
     def _leave(self, client: str, user: str, order: RedirectReceivers, source: BrokerId) -> None:
         name, target = f"{user}/{client.rpartition('/')[2]}", BrokerId(order.broker.partition("/")[2])
@@ -146,7 +148,9 @@ def busy_sites(edges_of_a: tuple[str, ...] = ("e1",), round_trip_s: float = 0.05
 
 def at_b(sites: TwoSites) -> int:
     """The number of visitors of a at edges of b."""
-    return sum(name.startswith("a:") for edge in sites.b.edges.values() for of in edge.receivers.values() for name in of)
+    return sum(
+        name.startswith("a:") for edge in sites.b.edges.values() for of in edge.receivers.values() for name in of
+    )
 
 
 def test_neighbours_know_the_loads_of_each_others_brokers() -> None:

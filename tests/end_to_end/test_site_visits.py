@@ -21,7 +21,9 @@ def write_sites(folder: Path) -> list[Path]:
     ports = dict(zip((HOME, HOST), free_ports(2), strict=True))
     files = []
     for name, other in ((HOME, HOST), (HOST, HOME)):
-        table = f'[site]\nname = "{name}"\nroot = "{name}"\ncoordinator_port = {ports[name]}\nbroker_port = 0\nedges = 1\n'
+        table = (
+            f'[site]\nname = "{name}"\nroot = "{name}"\ncoordinator_port = {ports[name]}\nbroker_port = 0\nedges = 1\n'
+        )
         table += f"\n[coordinator]\n{COORDINATOR}site_congestion = false\n\n"
         table += f'[[neighbour]]\nsite = "{other}"\ncoordinator = "http://127.0.0.1:{ports[other]}"\n'
         table += f'token_file = "{name}/{other}.token"\n'

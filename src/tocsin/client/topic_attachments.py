@@ -149,12 +149,19 @@ class Attachments:
 
     def requested_redirect(self, connection: ClientConnection, topic: TopicName) -> int:
         number = next(self._numbers)
-        connection.requests[number] = (topic, "receive")
+        redirected = self.redirects.receivers[topic]
+        if redirected.visit is not None and redirected.found is None:
+            connection.finding[number] = topic
+        else:
+            connection.requests[number] = (topic, "receive")
         self.redirects.sent(topic, connection, number)
         return number
 
     def switch_edge(
-        self, connection: ClientConnection, message: wire.ReceiverAttached, entered: Callable[[wire.PositionFound], None]
+        self,
+        connection: ClientConnection,
+        message: wire.ReceiverAttached,
+        entered: Callable[[wire.PositionFound], None],
     ) -> Iterator[events.Effect]:
         """If this answers a redirect, receive at the new edge from now on and leave the former one. `entered` is called
         if that edge belongs to another site."""
@@ -323,7 +330,7 @@ class Attachments:
         """Connections to brokers that have not been the home of anything for a while."""
         unused = []
         for connection in self.connections.values():
-            if connection.attached or connection.requests or not connection.ready:
+            if connection.attached or connection.requests or connection.finding or not connection.ready:
                 connection.used_s = now_s
             elif now_s - connection.used_s > _UNUSED_S:
                 unused.append(connection.number)
@@ -379,10 +386,11 @@ class Attachments:
         return need[0]
 
     def refused(self, connection: ClientConnection, message: wire.Refused, now_s: float) -> Need | None:
-        need = connection.requests.pop(message.id, None)
-        if need is not None and (redirected := self.redirects.takes(need[0], connection, message.id)) is not None:
+        need, finding = connection.requests.pop(message.id, None), connection.finding.pop(message.id, None)
+        topic = finding if need is None else need[0]
+        if topic is not None and (redirected := self.redirects.takes(topic, connection, message.id)) is not None:
             if message.retry_after_s is not None:
-                self.redirects.retried(need[0], redirected, now_s + message.retry_after_s)
+                self.redirects.retried(topic, redirected, now_s + message.retry_after_s)
             return None  # stay at the present edge
         if need is None or self.early.refused(need, message.id) or self._where.get(need) is not connection:
             return None

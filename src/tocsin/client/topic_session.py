@@ -275,8 +275,8 @@ class TopicSession:
         self, connection: ClientConnection, message: wire.PositionFound, now_s: float
     ) -> Iterator[Effect]:
         need = connection.requests.get(message.id)
-        if self._homes.redirects.found(connection, message):
-            del connection.requests[message.id]
+        if connection.finding.pop(message.id, None) is not None:
+            self._homes.redirects.found(connection, message)
         elif need is not None and self._homes.position_found(connection, need, message.id, now_s):
             receiver = self.receivers[need[0]]
             yield from self._deliver(need[0], receiver.enter(message))

@@ -98,7 +98,9 @@ class SiteControl:
         """This site has neighbours: receivers may move there, and from there to this site."""
         self.exchange, self.reach_of = exchange, reach_of
         self.visits = SiteVisits(exchange)
-        self.hosting = SiteHosting(exchange, admits, lambda broker: self.loads.enter_busy((broker,)), self._settle_later)
+        self.hosting = SiteHosting(
+            exchange, admits, lambda broker: self.loads.enter_busy((broker,)), self._settle_later
+        )
 
     def _settle_later(self, turn: Turn, broker: BrokerId) -> None:
         """A broker takes part in no offloading any more. It is BUSY until its load has been measured."""

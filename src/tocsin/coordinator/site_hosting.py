@@ -77,12 +77,14 @@ class SiteHosting:
         clients = tuple(names.values())
         turn.do(SendHosting(connection, message.number, site, message.topic, clients, *addresses, message.token))
         turn.note(
-            "hosting receivers of a neighbour", site=site, topic=message.topic, edge=message.broker, receivers=len(names)
+            "hosting receivers of a neighbour",
+            site=site,
+            topic=message.topic,
+            edge=message.broker,
+            receivers=len(names),
         )
 
-    def _problem(
-        self, turn: Turn, site: str, message: wire.HostReceivers, thresholds: LoadThresholds
-    ) -> str | None:
+    def _problem(self, turn: Turn, site: str, message: wire.HostReceivers, thresholds: LoadThresholds) -> str | None:
         """Why these receivers are not accepted; None if they are."""
         record = turn.registry.topics.topics.get(message.topic)
         broker = turn.registry.brokers.get(message.broker)

@@ -40,6 +40,8 @@ from tocsin.wire.topic import VisitorAccess
 from tocsin.wire.topic_directory import WatchAnswer
 
 _CONNECT_S = 0.25
+_RUNS = 1_000
+"""The most clients of a site: receivers of one site meet those of another one at its edges."""
 _FIRST_RUN = 10_000
 """Imports have clients with runs above those of the site's own clients."""
 
@@ -73,7 +75,13 @@ class SimulatedFederation:
             )
             own_rules = replace(rules, site=site, neighbours=neighbours)
             network = SimulatedTopicNetwork(
-                kernel, brokers, own_rules, limits, roles=roles, on_start=partial(self._add_imports, site)
+                kernel,
+                brokers,
+                own_rules,
+                limits,
+                roles=roles,
+                on_start=partial(self._add_imports, site),
+                first_run=1 + _RUNS * len(self.sites),
             )
             network.coordinator.to_neighbour = self._to_neighbour
             network.find_elsewhere = self._find

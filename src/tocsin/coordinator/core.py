@@ -30,7 +30,7 @@ from tocsin.coordinator import (
 from tocsin.coordinator.arbiter import Arbiter, Decision
 from tocsin.coordinator.chosen_rules import choose_balance, choose_placement, restore_choices
 from tocsin.coordinator.effects import AnswerRequest, Effect, RequestRejection, StoredState
-from tocsin.coordinator.federation import SITE_RUN, Federation
+from tocsin.coordinator.federation import SITE_RUN, Federation, first_number
 from tocsin.coordinator.loads import BrokerLoads
 from tocsin.coordinator.placing import register_user, request_broker
 from tocsin.coordinator.planning import Planner, Planning
@@ -43,7 +43,7 @@ from tocsin.coordinator.site_hosting import Admits
 from tocsin.coordinator.site_loads import SiteLoads
 from tocsin.coordinator.site_plans import thresholds_of
 from tocsin.coordinator.topic_control import TopicControl
-from tocsin.coordinator.turn import Proves, Turn
+from tocsin.coordinator.turn import TOPIC_EPOCH, Proves, Turn
 from tocsin.model.ids import BrokerId
 from tocsin.wire import link, site_link, topic_link
 from tocsin.wire.coordinates import CoordinateReport
@@ -83,7 +83,10 @@ class Coordinator:
         self.federation: Federation | None = None
         """None for a site without a name: it has no neighbours."""
         if rules.site is not None:
-            self.federation = Federation(rules.site, rules, self.site_loads, int(facts.get(SITE_RUN, "0")), now_s)
+            first = first_number(now_s)
+            if TOPIC_EPOCH not in facts:
+                self.registry.topics.epoch = first
+            self.federation = Federation(rules.site, rules, self.site_loads, int(facts.get(SITE_RUN, first)), now_s)
             self.site_control.join(self.federation.exchange, self.federation.reach_of, admits)
         self._announced_generation = 0
 

@@ -48,6 +48,19 @@ _HOME = BrokerId("home")
 """The overlay counts all clients of the site as one: only the first and the last of a topic matter to it."""
 
 
+_ZERO_S = 1_767_225_600.0
+"""The beginning of 2026."""
+
+
+def first_number(now_s: float) -> int:
+    """Where runs and epochs of a new store begin: the minutes since 2026.
+
+    Neighbours remember the runs and the numbers of flows, which contain epochs. If the store was lost, numbers from 1
+    on would be repeats to them for ever. Sites give out less than one epoch a minute in the long run.
+    """
+    return max(0, int((now_s - _ZERO_S) / 60.0))
+
+
 class Federation:
     def __init__(self, site: str, rules: CoordinatorRules, loads: SiteLoads, last_run: int, now_s: float) -> None:
         """`site` is the name of this site; `last_run`: of the coordinator's former process, as stored."""

@@ -91,7 +91,7 @@ def plan_offloads(
 
     `drd-lb` plans five times at most. The first plan relieves and fills brokers to TH_low, so that noise does not
     overload them again, and moves no `resting` topic. The second fills them to TH_high, as the thesis does. The third
-    also moves resting topics. The last two use the edges of `neighbours` too: clients leave their site only if it cannot
+    also moves resting topics. The last two use edges of `neighbours` too: clients leave their site only if it cannot
     help itself [ePEER §4.4]. The policies to compare with plan as they are, and inside the site alone.
     """
     policy, thresholds, generation = turn.rules.site_policy, thresholds_of(turn.rules), turn.registry.generation

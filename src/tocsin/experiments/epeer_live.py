@@ -361,9 +361,9 @@ _NOTES: Final = (
     "After 5 s one link forwards nothing for 8 s; later one head is killed; then each broker may send half of what it "
     "sends. A head counts as dead after 0.8 s; leases last 0.6 s. Pauses are those of single publishers at single "
     "readers.",
-    "With visits, two sites of a head and two edges are neighbours. The first one has 10 topics with 8 receivers each, and "
-    "the second one receives each topic once. All topics of the first site send twice as much: 2 MB/s to each edge, which "
-    "may send 1.6 MB/s.",
+    "With visits, two sites of a head and two edges are neighbours. The first one has 10 topics with 8 receivers each, "
+    "and the second one receives each topic once. All topics of the first site send twice as much: 2 MB/s to each "
+    "edge, which may send 1.6 MB/s.",
     "At the end of a burst the publishers stop, and a message counts as lost if a receiver has not got it 10 s later. "
     "A receiver that gets nothing more after its move pauses until then.",
     "The load of an edge is what is offered to it, so it exceeds 1 in an overload.",

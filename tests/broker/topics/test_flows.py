@@ -317,3 +317,18 @@ def test_home_reports_the_rates_of_imported_flows() -> None:
     ((publisher, per_s, size_bytes, _),) = [msgspec.structs.astuple(rate) for rate in report.topics[T]]
     assert (publisher, size_bytes) == (B, 50.0)
     assert per_s == pytest.approx(20.0, rel=0.1), "repeats do not count"
+
+
+@pytest.mark.parametrize("forged", [1 << 64, 1 << 70, 0, -1])
+def test_impossible_number_neither_fails_the_home_nor_hides_later_messages(forged: int) -> None:
+    bench = SiteBench()
+    bench.order("B")
+    reader = bench.receiver()
+    bench.receive((B, flow_number(1, 1), b"x"))
+    bench.receive((B, forged, b"forged"))
+    bench.receive((B, flow_number(1, 2), b"y"))
+    data = [
+        entry[2] for message in bench.take(reader) if isinstance(message, wire.Messages) for entry in message.messages
+    ]
+    assert data == [b"x", b"y"]
+    assert bench.core.state.topics[T].publishers[B] == flow_number(1, 2)

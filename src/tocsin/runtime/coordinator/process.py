@@ -70,8 +70,8 @@ class CoordinatorProcess:
         release_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
         keep_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
     ) -> None:
-        """`sign` returns the token of a hand-over, `host` the answer with the tokens of a neighbour's receivers. `proves`
-        checks that a token proves a session at a broker, `admits` that a neighbour's token permits a topic.
+        """`sign` returns the token of a hand-over, `host` the answer with the tokens of a neighbour's receivers.
+        `proves` checks that a token proves a session at a broker, `admits` that a neighbour's token permits a topic.
 
         `release_at_cluster` releases a broker's subscriptions at the data cluster and later posts `BrokerReleased`;
         `keep_at_cluster` cancels that.

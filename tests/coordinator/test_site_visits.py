@@ -1,4 +1,4 @@
-"""Two coordinators: an overloaded site sends receivers to edges of its neighbour, which decides whom it hosts."""
+"""Two coordinators: an overloaded site sends receivers to edges of its neighbour, which accepts or refuses them."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ def test_report_with_impossible_values_names_no_helper() -> None:
         assert [report.broker for report in control.exchange.of("b", sites.a.now_s)] == ["b/e9"]
 
 
-def test_site_that_hosts_nobody_refuses() -> None:
+def test_site_without_visits_refuses_receivers() -> None:
     sites = busy_sites()
     sites.b.core.rules = replace(sites.b.core.rules, site_visits=False)
     sites.burst()

@@ -252,7 +252,7 @@ class TopicSession:
         return receiver.request(number)
 
     def _may_visit(self, topic: TopicName, redirected: RedirectedReceiver) -> bool:
-        """False while the receiver has not got as far as its own home was when it was asked."""
+        """False while the receiver has not got as far as its own home was at the time of its answer."""
         present, receiver = redirected.present, self.receivers[topic]
         if present is None or redirected.found is not None:
             return True

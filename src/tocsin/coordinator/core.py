@@ -233,6 +233,8 @@ class Coordinator:
                 return topic_moves.order_move(turn, request)
             case events.ReceiversRedirected():
                 return topic_edges.redirect(turn, request)
+            case events.ReceiverLocated():
+                return self.topic_edges.locate(turn, request)
             case events.PlacementChosen():
                 self.rules = choose_placement(turn, request)
                 return True

@@ -224,6 +224,15 @@ class ReceiversRedirected:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiverLocated:
+    """A receiver of these topics has this network coordinate. Answer: True."""
+
+    ask: int
+    topics: tuple[TopicName, ...]
+    coordinate: Coordinate
+
+
+@dataclass(frozen=True, slots=True)
 class NeighbourOpened:
     """This coordinator has opened a connection to the coordinator of a neighbouring site."""
 
@@ -273,5 +282,6 @@ Request = (
     | TopicDeleted
     | TopicMoveOrdered
     | ReceiversRedirected
+    | ReceiverLocated
 )
 Event = Ticked | LinkMessageReceived | LinkClosed | BrokerReleased | NeighbourEvent | Request

@@ -139,6 +139,10 @@ class CoordinatorRules:
     site_rest_s: Annotated[
         float, "Seconds for which receivers that were moved to an edge stay there, unless nothing else helps it."
     ] = 60.0
+    site_by_distance: Annotated[
+        bool, "The first receiver of a topic attaches to the nearest edge, not to the one with most capacity left."
+    ] = False
+    """[ePEER §4.4.2]: for sites over a WAN. In a LAN all edges are near."""
     site_visits: Annotated[
         bool, "Send receivers to edges of neighbouring sites where this site cannot help itself, and serve theirs."
     ] = True

@@ -236,7 +236,9 @@ class NeighbourConnection:
             self.end_reason = reason
             self._outgoing.put_nowait(None)
 
-    async def run(self, post: Callable[[wire.FromNeighbour], None], measured: Callable[[float], None]) -> None:
+    async def run(
+        self, post: Callable[[wire.FromNeighbour], None], measured: Callable[[float], None] = lambda round_trip_s: None
+    ) -> None:
         """Call `post` with each message until the connection is lost or closed, and `measured` with round trips."""
         parts = (self._receive(post, measured), self._send(), self._ping(), self._end())
         tasks = [asyncio.create_task(part) for part in parts]

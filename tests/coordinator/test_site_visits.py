@@ -45,7 +45,7 @@ class LinkedSite(SimulatedSite):
         self.rules = CoordinatorRules(site=name, neighbours=(neighbour,))
         self.name = name
         self.other: LinkedSite
-        self.sent: list[FromNeighbour] = []
+        self.told: list[FromNeighbour] = []
         """Everything that was sent to the neighbour."""
         self.released: list[tuple[BrokerId, str | None]] = []
         self.is_linked = False
@@ -74,7 +74,7 @@ class LinkedSite(SimulatedSite):
         return effects
 
     def _to_other(self, message: FromNeighbour) -> None:
-        self.sent.append(message)
+        self.told.append(message)
         self._after(0.01, lambda: self.other.hear(message) if self.is_linked else None)
 
     def hear(self, message: FromNeighbour) -> None:
@@ -214,9 +214,9 @@ def test_refused_request_ends_the_offloading_at_once() -> None:
     sites.burst()
     sites.run(8.0)
     assert at_b(sites) == 0
-    assert any(isinstance(message, NotHosting) for message in sites.b.sent)
+    assert any(isinstance(message, NotHosting) for message in sites.b.told)
     assert "a neighbour refuses receivers" in sites.a.all_notes
-    assert sum(isinstance(message, HostReceivers) for message in sites.a.sent) <= 4, "a refusal counts for ten seconds"
+    assert sum(isinstance(message, HostReceivers) for message in sites.a.told) <= 4, "a refusal counts for ten seconds"
     sites.run(2.0)
     assert sites.b.busy() == frozenset()
 
@@ -234,7 +234,7 @@ def test_host_ends_visits_when_the_link_is_lost() -> None:
 def test_offloading_ends_when_the_link_breaks_before_the_answer() -> None:
     sites = busy_sites()
     sites.burst()
-    while not any(isinstance(message, HostReceivers) for message in sites.a.sent):
+    while not any(isinstance(message, HostReceivers) for message in sites.a.told):
         sites.run(STEP_S)
     sites.cut()
     sites.run(5.0)
@@ -274,6 +274,6 @@ def test_site_without_visits_refuses_receivers() -> None:
     sites.burst()
     sites.run(8.0)
     assert at_b(sites) == 0
-    [reason] = {message.reason for message in sites.b.sent if isinstance(message, NotHosting)}
+    [reason] = {message.reason for message in sites.b.told if isinstance(message, NotHosting)}
     assert "site_visits" in reason
     assert isinstance(sites.b.core, Coordinator)

@@ -43,6 +43,10 @@ class SiteBench(TopicBench):
     def receive_at(self, name: TopicName = T) -> str | None:
         return topic_entry(self.registry, self.registry.topics.topics[name], edge=True).receive_at
 
+    def locate(self, ms: float) -> None:
+        """A receiver of T is so far away."""
+        self.ask(lambda ask: ReceiverLocated(ask, (T,), near(ms)))
+
     def reports(self, **used: float) -> None:
         """Let B2 and B3 report these shares of their capacity, as `b2` and `b3`."""
 
@@ -194,7 +198,7 @@ def test_first_receiver_chooses_the_nearest_edge() -> None:
     bench.reports(b2=0.1, b3=0.7)
     bench.made()
     for ms, edge in ((80.0, B3), (5.0, B3)):
-        bench.ask(lambda ask, ms=ms: ReceiverLocated(ask, (T,), near(ms)))
+        bench.locate(ms)
         assert bench.receive_at() == f"ws://{edge}", "later receivers follow the first one"
 
 
@@ -205,7 +209,7 @@ def test_distance_counts_for_low_edges_alone() -> None:
         bench.send(edge, CoordinateReport(near(ms)))
     bench.reports(b2=0.1, b3=0.92)
     bench.made()
-    bench.ask(lambda ask: ReceiverLocated(ask, (T,), near(80.0)))
+    bench.locate(80.0)
     assert bench.receive_at() == f"ws://{B2}"
 
 
@@ -216,5 +220,5 @@ def test_site_without_distances_chooses_by_capacity() -> None:
         bench.send(edge, CoordinateReport(near(ms)))
     bench.reports(b2=0.1, b3=0.7)
     bench.made()
-    bench.ask(lambda ask: ReceiverLocated(ask, (T,), near(80.0)))
+    bench.locate(80.0)
     assert bench.receive_at() == f"ws://{B2}"

@@ -61,7 +61,11 @@ def test_token_of_a_visitor_permits_one_topic_for_a_short_time(keys: KeyRing) ->
     [(client, token)] = hosting.tokens.items()
     claims = keys.verifier.claims(token, NOW_S, audience=BROKERS)
     assert claims is not None and client == "ada/5"
-    assert (claims.subject, claims.scopes, claims.expires_s) == ("east:ada", {f"receive:{T}"}, NOW_S + 300.0)
+    assert (claims.subject, claims.scopes, claims.expires_s) == (
+        "east:ada",
+        frozenset({f"receive:{T}"}),
+        NOW_S + 300.0,
+    )
     assert keys.verifier.claims(token, NOW_S) is None, "the coordinator accepts it for nothing"
     assert keys.verifier.claims(token, NOW_S + 310.0, audience=BROKERS) is None
 

@@ -216,9 +216,9 @@ class RandomSite(RandomCity):
             {"broker": "broker-1", "role": "head", "state": "LOW", "Uo": 0.33, **other},
             {"broker": "broker-2", "role": "edge", "state": "BUSY", "Uo": 0.88, **other},
         ]
-        counts = {"flows": 4, "messages": 1234, "repeated": 2, "round_trip_s": 0.042}
-        up = {"site": "rtwc1", "state": "up", **counts, "brokers": brokers, **common}
-        none = {"flows": 0, "messages": 0, "repeated": 0, "round_trip_s": None}
-        down = {"site": "ntwc2", "state": "down", **none, "brokers": [], **common}
+        counts: dict[str, object] = {"flows": 4, "messages": 1234, "repeated": 2, "round_trip_s": 0.042}
+        up: dict[str, object] = {"site": "rtwc1", "state": "up", **counts, "brokers": brokers, **common}
+        none: dict[str, object] = {"flows": 0, "messages": 0, "repeated": 0, "round_trip_s": None}
+        down: dict[str, object] = {"site": "ntwc2", "state": "down", **none, "brokers": [], **common}
         detail = {"site": "ntwc1", "neighbours": [up, down]}
         return [*rows, self.row("sites", detail=detail)]

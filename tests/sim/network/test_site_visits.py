@@ -94,7 +94,8 @@ class VisitedRing(SiteRing):
                 missing += [data] if before is not None and self.is_later(data) else []
                 continue
             if missing:
-                assert any(before < gap < places[data] for gap in gaps), f"{site} lost {missing} without a gap"
+                begun, ended = before or 0, places[data]
+                assert any(begun < gap < ended for gap in gaps), f"{site} lost {missing} without a gap"
                 missing = []
             before = places[data]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -87,9 +88,7 @@ class LinkedSite(SimulatedSite):
         assert message.address == f"ws://{message.broker.partition('/')[2]}"
         for client, access in message.visitors.items():
             self.redirected.append((self.now_s, client, message.topic, broker, message.broker))
-            self._after(
-                self.move_s, lambda client=client, user=access.token: self._leave(client, user, message, broker)
-            )
+            self._after(self.move_s, partial(self._leave, client, access.token, message, broker))
 
     def _leave(self, client: str, user: str, order: RedirectReceivers, source: BrokerId) -> None:
         name, target = f"{user}/{client.rpartition('/')[2]}", BrokerId(order.broker.partition("/")[2])

@@ -7,7 +7,7 @@ import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from tests.end_to_end.test_federation import COORDINATOR, Ring, until_topic
+from tests.end_to_end.test_federation import Ring, until_topic
 from tests.end_to_end.test_site import WAIT_S, Publisher, Reader, is_complete, until
 from tocsin.runtime.stack.sites import Sites
 from tocsin.runtime.stack.supervisor import free_ports
@@ -15,6 +15,8 @@ from tocsin.runtime.stack.supervisor import free_ports
 HOME, HOST = "east", "west"
 EDGE = "broker-2"
 READERS = 4
+COORDINATOR = "heartbeat_s = 0.5\nsuspect_s = 6.0\ndead_s = 12.0\ntopic_lease_s = 10.0\nsite_congestion = false\n"
+"""No home fails here, however slow the machine is."""
 
 
 def write_sites(folder: Path) -> list[Path]:
@@ -24,7 +26,7 @@ def write_sites(folder: Path) -> list[Path]:
         table = (
             f'[site]\nname = "{name}"\nroot = "{name}"\ncoordinator_port = {ports[name]}\nbroker_port = 0\nedges = 1\n'
         )
-        table += f"\n[coordinator]\n{COORDINATOR}site_congestion = false\n\n"
+        table += f"\n[coordinator]\n{COORDINATOR}\n"
         table += f'[[neighbour]]\nsite = "{other}"\ncoordinator = "http://127.0.0.1:{ports[other]}"\n'
         table += f'token_file = "{name}/{other}.token"\n'
         files.append(folder / f"{name}.toml")

@@ -1,4 +1,4 @@
-"""Tokens of receivers that visit a neighbouring site: one topic, a short time, and not longer than their site's token."""
+"""Tokens of receivers that visit a neighbouring site: for one topic, a short time, and not beyond the site's own."""
 
 from __future__ import annotations
 

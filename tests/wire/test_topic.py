@@ -45,7 +45,7 @@ FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
     (topic.Offered(6, 70.0), {"op": "offered", "at": 6, "per_s": 70.0}),
     (
         topic.FindPosition(9, T1, {1 << 53: 7}),
-        {"op": "find_position", "id": 9, "topic": "a/b", "flows": {str(1 << 53): 7}},
+        {"op": "find_position", "id": 9, "topic": "a/b", "flows": {str(1 << 53): 7}, "after": None},
     ),
     (topic.Locate(9, HERE, True), {"op": "locate", "nonce": 9, "coordinate": HERE_JSON, "moved": True}),
 ]

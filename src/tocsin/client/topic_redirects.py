@@ -43,7 +43,7 @@ class RedirectedReceiver:
     visit: wire.VisitorAccess | None = None
     """If the new edge belongs to another site: how to attach there."""
     present: wire.PositionFound | None = None
-    """The present position at the own site, and the numbers of the flows there."""
+    """A position at the own site, and the numbers of the flows there."""
     found: wire.PositionFound | None = None
     """Where to attach at the other site."""
 

@@ -266,7 +266,8 @@ class TopicSession:
         if redirected.visit is None:
             return receiver.request(number)
         if redirected.present is None or receiver.visit is None:
-            return wire.FindPosition(number, topic)
+            after = receiver.after
+            return wire.FindPosition(number, topic, None, None if after is None else (after.epoch, after.sequence))
         if redirected.found is None:
             return wire.FindPosition(number, topic, receiver.visit.flows())
         return receiver.request_at(number, redirected.found)

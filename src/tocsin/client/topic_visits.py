@@ -4,8 +4,8 @@ Positions of one site mean nothing at another. Numbers of flows (`model.flow`) d
 every site. A visit keeps the last number of each flow. A message is new if its number is higher, whichever site sends
 it. So the receiver may begin behind an earlier position than necessary: it removes what it has.
 
-    move    1. its own home: the present position, and the numbers of all flows there. The receiver waits until it has
-               got so far: then these numbers are its own
+    move    1. its own home: the numbers of all flows at the receiver's position, or at a later one. The receiver waits
+               until it has got so far: then these numbers are its own
             2. the host's home: the position there behind which something is missing
             3. the host's edge: attach behind that position. Then leave the edge of its own site
     return  1. its own home: the position behind which something is missing    2. attach behind it

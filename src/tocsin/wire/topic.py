@@ -79,7 +79,10 @@ class FindPosition(FromClientMessage, tag="find_position"):
     id: int
     topic: TopicName
     flows: dict[int, int] | None = None
-    """Flow (`model.flow`) → the last number that the receiver has of it. None asks for the present position."""
+    """Flow (`model.flow`) → the last number that the receiver has of it. None asks for the numbers of all flows."""
+    after: tuple[int, int] | None = None
+    """Without `flows`: the receiver's last position (epoch, sequence) here. The home answers with the numbers there, or
+    with those of the present position if it does not keep the messages in between."""
 
 
 class Publish(FromClientMessage, tag="publish"):
@@ -210,7 +213,7 @@ class PositionFound(ToClientMessage, tag="position_found"):
     own_sequence: int
     """The receiver has every message of this site's clients up to here."""
     flows: dict[int, int]
-    """The last number of each flow of another site at the present position, if the request asks for that."""
+    """The last number of each flow of another site at this position, if the request asks for that."""
     missed: bool = False
     """Messages of this site's clients behind the receiver's number may be lost."""
 

@@ -332,3 +332,34 @@ def test_impossible_number_neither_fails_the_home_nor_hides_later_messages(forge
     ]
     assert data == [b"x", b"y"]
     assert bench.core.state.topics[T].publishers[B] == flow_number(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("position", "answer", "of_b"), [(1, 1, 1), (2, 2, 1), (3, 3, 3), (9, 4, 4)], ids=["early", "own", "flow", "beyond"]
+)
+def test_home_names_the_numbers_of_flows_at_a_position(position: int, answer: int, of_b: int) -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.receive((B, flow_number(1, 1), b"b1"))
+    bench.publish(bench.sender(), 1, b"a")
+    bench.receive((B, flow_number(1, 3), b"b3"), (B, flow_number(1, 4), b"b4"))
+    reader = bench.receiver()
+    bench.ask(reader, wire.FindPosition(50, T, None, (1, position)))
+    found = bench.last(reader)
+    assert isinstance(found, wire.PositionFound)
+    assert (found.own, found.epoch, found.sequence) == (A, 1, answer)
+    expected = flow_number(1, 4) if of_b == 4 else flow_number(1, {1: 2, 3: 3}[of_b])
+    assert found.flows == {B: expected}, "everything up to this number is at or before the position"
+
+
+def test_home_finds_the_position_behind_which_messages_are_missing() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.receive((B, flow_number(1, 1), b"b1"))
+    bench.publish(bench.sender(), 1, b"a")
+    bench.receive((B, flow_number(1, 3), b"b3"))
+    reader = bench.receiver()
+    bench.ask(reader, wire.FindPosition(50, T, {A: flow_number(1, 2), B: flow_number(1, 1)}))
+    found = bench.last(reader)
+    assert isinstance(found, wire.PositionFound)
+    assert (found.sequence, found.own_sequence) == (1, 2), "b3 is missing, and b1 and a are not"

@@ -11,6 +11,8 @@ that number is a mark in front of the flow's next message.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.hosted import Connection, FlowReceiver, HostedTopic, TopicsState
 from tocsin.model.flow import flow_number, flow_of, flow_position, flow_publisher, is_flow, is_mark, mark_of
@@ -46,11 +48,13 @@ class Flows:
         return min(receiver.starts.values(), default=topic.sent)
 
     def find(self, connection: Connection, topic: HostedTopic, request: wire.FindPosition) -> None:
-        """A receiver changes sites: report the present position, or the one behind which it misses messages."""
-        own, sent = flow_publisher(self._state.site), topic.sent
-        where = (topic.epoch, sent, topic.since, sent)
+        """A receiver changes sites: report the numbers of all flows at its position, or the position behind which it
+        misses messages."""
+        own = flow_publisher(self._state.site)
         if request.flows is None:
-            answer = wire.PositionFound(request.id, own, *where, _numbers_sent(topic))
+            position = _known_position(topic, request.after)
+            where = (topic.epoch, position, topic.since, position)
+            answer = wire.PositionFound(request.id, own, *where, _numbers_at(topic, position))
         else:
             known = dict.fromkeys((own, *(flow for flow in topic.publishers if is_flow(flow) and not is_mark(flow))), 0)
             known |= {flow: max(0, number) for flow, number in request.flows.items() if flow in known}
@@ -142,10 +146,20 @@ def _start(topic: HostedTopic, receiver: FlowReceiver, flow: int, number: int) -
     return start
 
 
-def _numbers_sent(topic: HostedTopic) -> dict[int, int]:
-    """The last number of each flow among the messages that receivers have got. Those behind them may be lost yet."""
+def _known_position(topic: HostedTopic, after: tuple[int, int] | None) -> int:
+    """The receiver's position, if all messages behind it are in memory and of the present epoch; else the present one:
+    the receiver waits until it has got so far."""
+    if after is not None and after[0] >= topic.since and topic.base <= after[1] <= topic.sent:
+        return after[1] if topic.sequence - after[1] <= len(topic.recent) else topic.sent
+    return topic.sent
+
+
+def _numbers_at(topic: HostedTopic, position: int) -> dict[int, int]:
+    """The last number of each flow up to a position."""
     numbers = {flow: last for flow, last in topic.publishers.items() if is_flow(flow) and not is_mark(flow)}
-    for publisher, number, _ in reversed(topic.unsent):
+    behind = topic.sequence - position
+    newest = islice(reversed(topic.recent), behind) if behind <= len(topic.recent) else reversed(topic.unsent)
+    for publisher, number, _ in newest:
         if publisher in numbers:
             numbers[publisher] = number - 1
     return numbers

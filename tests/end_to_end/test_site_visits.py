@@ -58,7 +58,7 @@ async def check_visits(ring: Ring) -> None:
 
     addresses = {site: await edge_address(ring, site) for site in (HOME, HOST)}
     load = await output(ring, HOME)
-    await ring.request(HOME, "PUT", f"/v1/brokers/{EDGE}/capacity", json={"out_bytes_per_s": 0.7 * load})
+    await ring.request(HOME, "PUT", f"/v1/brokers/{EDGE}/capacity", json={"out_bytes_per_s": 0.5 * load})
     await until(lambda: addresses[HOST] in places(readers))
     await asyncio.gather(*(reading.until(publisher.published + 100) for reading in readers))
 
@@ -67,7 +67,7 @@ async def check_visits(ring: Ring) -> None:
 
     def all_returned() -> bool:
         """They may leave again: their site has no more room than before."""
-        away.difference_update(n for n in away if readers[n].client.receives_at("waves") == addresses[HOME])
+        away.difference_update([n for n in away if readers[n].client.receives_at("waves") == addresses[HOME]])
         return not away
 
     await until(all_returned)

@@ -363,3 +363,15 @@ def test_home_finds_the_position_behind_which_messages_are_missing() -> None:
     found = bench.last(reader)
     assert isinstance(found, wire.PositionFound)
     assert (found.sequence, found.own_sequence) == (1, 2), "b3 is missing, and b1 and a are not"
+
+
+def test_receiver_without_a_message_of_a_flow_does_not_get_the_others_again() -> None:
+    bench = SiteBench()
+    bench.order("B", "C")
+    bench.receive((B, flow_number(1, 1), b"b1"), (B, flow_number(1, 2), b"b2"))
+    reader = bench.receiver()
+    bench.ask(reader, wire.FindPosition(50, T, {B: flow_number(1, 2)}))
+    assert bench.last(reader).sequence == 2, "no client here has published"  # type: ignore[union-attr]
+    bench.receive((C, flow_number(1, 9), b"c9"), (B, flow_number(1, 3), b"b3"))
+    bench.ask(reader, wire.FindPosition(51, T, {B: flow_number(1, 3)}))
+    assert bench.last(reader).sequence == 2, "c9 is missing"  # type: ignore[union-attr]

@@ -59,7 +59,10 @@ class Flows:
             known = dict.fromkeys((own, *(flow for flow in topic.publishers if is_flow(flow) and not is_mark(flow))), 0)
             known |= {flow: max(0, number) for flow, number in request.flows.items() if flow in known}
             receiver = FlowReceiver(own, known)
-            starts = {flow: _start(topic, receiver, flow, number) for flow, number in known.items()}
+            starts = {
+                flow: _start(topic, receiver, flow, number) if number else _before_first(topic, flow, flow == own)
+                for flow, number in known.items()
+            }
             where = (topic.epoch, min(starts.values()), topic.since, starts[own])
             answer = wire.PositionFound(request.id, own, *where, {}, bool(receiver.pending))
         self._state.send(connection, answer)
@@ -151,6 +154,14 @@ def _known_position(topic: HostedTopic, after: tuple[int, int] | None) -> int:
     the receiver waits until it has got so far."""
     if after is not None and after[0] >= topic.since and topic.base <= after[1] <= topic.sent:
         return after[1] if topic.sequence - after[1] <= len(topic.recent) else topic.sent
+    return topic.sent
+
+
+def _before_first(topic: HostedTopic, flow: int, is_own: bool) -> int:
+    """The position in front of the first kept message of a flow; the present one if none is kept."""
+    for sequence, (publisher, _, _) in enumerate(topic.recent, topic.sequence - len(topic.recent) + 1):
+        if publisher == flow or (is_own and not is_flow(publisher)):
+            return min(sequence - 1, topic.sent)
     return topic.sent
 
 

@@ -19,8 +19,8 @@ from tocsin.wire import neighbour_link as wire
 from tocsin.wire.site_link import RedirectReceivers
 from tocsin.wire.topic import VisitorAccess
 
-_REFUSED_S = 10.0
-"""How long an edge that refused receivers is left out of plans."""
+_REFUSED_S = 3.0
+"""How long an edge that refused receivers is left out of plans: later reports name its state."""
 
 
 @dataclass(slots=True)

@@ -215,7 +215,9 @@ def test_refused_request_ends_the_offloading_at_once() -> None:
     assert at_b(sites) == 0
     assert any(isinstance(message, NotHosting) for message in sites.b.told)
     assert "a neighbour refuses receivers" in sites.a.all_notes
-    assert sum(isinstance(message, HostReceivers) for message in sites.a.told) <= 6, "a refusal counts for three seconds"
+    assert sum(isinstance(message, HostReceivers) for message in sites.a.told) <= 6, (
+        "a refusal counts for three seconds"
+    )
     sites.run(2.0)
     assert sites.b.busy() == frozenset()
 

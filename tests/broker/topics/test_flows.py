@@ -365,7 +365,7 @@ def test_home_finds_the_position_behind_which_messages_are_missing() -> None:
     assert (found.sequence, found.own_sequence) == (1, 2), "b3 is missing, and b1 and a are not"
 
 
-def test_receiver_without_a_message_of_a_flow_does_not_get_the_others_again() -> None:
+def test_receiver_gets_no_flow_again_because_another_is_unknown() -> None:
     bench = SiteBench()
     bench.order("B", "C")
     bench.receive((B, flow_number(1, 1), b"b1"), (B, flow_number(1, 2), b"b2"))

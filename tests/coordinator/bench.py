@@ -37,10 +37,10 @@ ADA = SubscriberId("ada")
 
 
 class Bench:
-    def __init__(self, rules: CoordinatorRules | None = None) -> None:
-        self.core = Coordinator(rules or CoordinatorRules(), "e", now_s=100.0)
+    def __init__(self, rules: CoordinatorRules | None = None, now_s: float = 100.0) -> None:
+        self.core = Coordinator(rules or CoordinatorRules(), "e", now_s=now_s)
         self.registry = self.core.registry
-        self.now_s = 100.0
+        self.now_s = now_s
         self.effects: list[Effect] = []
         """The effects of the last event."""
         self._links: dict[BrokerId, int] = {}

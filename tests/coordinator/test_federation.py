@@ -7,7 +7,8 @@ from itertools import count
 import pytest
 
 from tests.coordinator.bench import B1, Bench
-from tocsin.coordinator.effects import SendToBroker, SendToNeighbour
+from tocsin.coordinator.core import Coordinator
+from tocsin.coordinator.effects import SendToBroker, SendToNeighbour, StoredState, StoreFact
 from tocsin.coordinator.events import (
     NeighbourClosed,
     NeighbourMessageReceived,
@@ -18,6 +19,7 @@ from tocsin.coordinator.events import (
 from tocsin.coordinator.federation import Federation
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.watching import measured
+from tocsin.model.flow import LARGEST_NUMBER, flow_number
 from tocsin.model.ids import TopicName
 from tocsin.model.topic import TopicDefinition
 from tocsin.model.trace import Kind
@@ -36,8 +38,8 @@ RULES = CoordinatorRules(
 class SiteBench(Bench):
     """The coordinator of the site m, whose neighbours w and x play their part by hand. m opens both connections."""
 
-    def __init__(self, rules: CoordinatorRules = RULES) -> None:
-        super().__init__(rules)
+    def __init__(self, rules: CoordinatorRules = RULES, now_s: float = 100.0) -> None:
+        super().__init__(rules, now_s)
         self.connections: dict[str, int] = {}
         self._numbers = count(1)
         self.register(B1, topics=True)
@@ -293,3 +295,27 @@ def test_dashboard_gets_the_neighbours_with_what_crossed_their_links() -> None:
     west, other = row.detail["neighbours"]
     assert (west["site"], west["state"], west["flows"], west["messages"], west["repeated"]) == ("w", "up", 1, 7, 2)
     assert (other["site"], other["state"], other["flows"], other["messages"]) == ("x", "down", 0, 0)
+
+
+# -- a lost store ------------------------------------------------------------------------------------------------------
+
+
+def test_new_store_gives_out_later_runs_and_epochs_than_a_lost_one() -> None:
+    """Neighbours drop messages whose numbers they know already, and links of earlier runs."""
+
+    def numbers(now_s: float) -> tuple[int, int]:
+        bench = SiteBench(now_s=now_s)
+        bench.ask(lambda ask: TopicCreated(ask, TopicDefinition(T)))
+        return bench.federation.links.run, bench.registry.topics.topics[T].created
+
+    run, epoch = numbers(1_800_000_000.0)
+    later_run, later_epoch = numbers(1_800_003_600.0)
+    assert later_run > run > 0 and later_epoch > epoch > 0
+    assert flow_number(later_epoch + 4_000_000, 1) < LARGEST_NUMBER, "four million more epochs fit"
+
+
+def test_site_with_a_stored_epoch_continues_it() -> None:
+    facts = (StoreFact("topic_epoch", "7"), StoreFact("site_run", "3"))
+    core = Coordinator(RULES, "e", memory=StoredState(facts=facts), now_s=1_800_000_000.0)
+    assert core.federation is not None
+    assert (core.registry.topics.epoch, core.federation.links.run) == (7, 4)

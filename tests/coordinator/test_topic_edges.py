@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.coordinator.bench import B1, B2, B3
 from tests.coordinator.test_topics import RULES, T, TopicBench, code
 from tocsin.coordinator.core import Coordinator
-from tocsin.coordinator.events import ReceiversRedirected, TopicCreated
+from tocsin.coordinator.events import ReceiverLocated, ReceiversRedirected, TopicCreated
+from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.topic_homes import LEASE_MARGIN
 from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.coordinator.topic_views import topic_entry
+from tocsin.coords.coordinate import DIMENSIONS, Coordinate
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.topic import TopicDefinition
 from tocsin.model.topic_persistence import Persistence
 from tocsin.policies.sites.types import BrokerReport, Load, LoadState, SiteId
+from tocsin.wire.coordinates import CoordinateReport
 from tocsin.wire.errors import Code
 from tocsin.wire.site_link import ExpectReceivers, RedirectReceivers, Role, TopicLoad
 from tocsin.wire.topic_link import TopicOpened
@@ -23,8 +28,8 @@ CAPACITY = Load(100.0, 100.0, 100.0)
 class SiteBench(TopicBench):
     """A head B1, an edge B2 and a standby edge B3."""
 
-    def __init__(self) -> None:
-        super().__init__(rules=RULES)
+    def __init__(self, rules: CoordinatorRules = RULES) -> None:
+        super().__init__(rules=rules)
         self.join(B1, Role.HEAD)
         self.join(B2, Role.EDGE)
         self.join(B3, Role.EDGE, standby=True)
@@ -37,6 +42,10 @@ class SiteBench(TopicBench):
 
     def receive_at(self, name: TopicName = T) -> str | None:
         return topic_entry(self.registry, self.registry.topics.topics[name], edge=True).receive_at
+
+    def locate(self, ms: float) -> None:
+        """A receiver of T is so far away."""
+        self.ask(lambda ask: ReceiverLocated(ask, (T,), near(ms)))
 
     def reports(self, **used: float) -> None:
         """Let B2 and B3 report these shares of their capacity, as `b2` and `b3`."""
@@ -174,3 +183,42 @@ def test_standby_becomes_the_home_if_the_head_stays_away_after_a_restart() -> No
     bench.join(B3, Role.EDGE, standby=True)
     bench.pass_time(2 * RULES.grace_s + 2 * RULES.topic_lease_s)
     assert bench.registry.topics.topics[T].home == B3
+
+
+def near(ms: float) -> Coordinate:
+    """A place on a line, so many milliseconds from its beginning."""
+    return Coordinate((ms / 1_000, *(0.0,) * (DIMENSIONS - 1)), error=0.1)
+
+
+def test_first_receiver_chooses_the_nearest_edge() -> None:
+    bench = SiteBench(replace(RULES, site_by_distance=True))
+    for edge, ms in ((B2, 10.0), (B3, 90.0)):
+        bench.registry.brokers[edge].measures = True
+        bench.send(edge, CoordinateReport(near(ms)))
+    bench.reports(b2=0.1, b3=0.7)
+    bench.made()
+    for ms, edge in ((80.0, B3), (5.0, B3)):
+        bench.locate(ms)
+        assert bench.receive_at() == f"ws://{edge}", "later receivers follow the first one"
+
+
+def test_distance_counts_for_low_edges_alone() -> None:
+    bench = SiteBench(replace(RULES, site_by_distance=True))
+    for edge, ms in ((B2, 10.0), (B3, 90.0)):
+        bench.registry.brokers[edge].measures = True
+        bench.send(edge, CoordinateReport(near(ms)))
+    bench.reports(b2=0.1, b3=0.92)
+    bench.made()
+    bench.locate(80.0)
+    assert bench.receive_at() == f"ws://{B2}"
+
+
+def test_site_without_distances_chooses_by_capacity() -> None:
+    bench = SiteBench()
+    for edge, ms in ((B2, 10.0), (B3, 90.0)):
+        bench.registry.brokers[edge].measures = True
+        bench.send(edge, CoordinateReport(near(ms)))
+    bench.reports(b2=0.1, b3=0.7)
+    bench.made()
+    bench.locate(80.0)
+    assert bench.receive_at() == f"ws://{B2}"

@@ -211,7 +211,14 @@ class RandomSite(RandomCity):
                 "limited_publishers": 3 if number == 0 else 0,
             }
         common = {"since_s": self.now_s, "restarts": 0}
-        up = {"site": "rtwc1", "state": "up", "flows": 4, "messages": 1234, "repeated": 2}
-        down = {"site": "ntwc2", "state": "down", "flows": 0, "messages": 0, "repeated": 0}
-        detail = {"site": "ntwc1", "neighbours": [up | common, down | common]}
+        other = {"Ui": 0.1, "Um": 0.2}
+        brokers = [
+            {"broker": "broker-1", "role": "head", "state": "LOW", "Uo": 0.33, **other},
+            {"broker": "broker-2", "role": "edge", "state": "BUSY", "Uo": 0.88, **other},
+        ]
+        counts: dict[str, object] = {"flows": 4, "messages": 1234, "repeated": 2, "round_trip_s": 0.042}
+        up: dict[str, object] = {"site": "rtwc1", "state": "up", **counts, "brokers": brokers, **common}
+        none: dict[str, object] = {"flows": 0, "messages": 0, "repeated": 0, "round_trip_s": None}
+        down: dict[str, object] = {"site": "ntwc2", "state": "down", **none, "brokers": [], **common}
+        detail = {"site": "ntwc1", "neighbours": [up, down]}
         return [*rows, self.row("sites", detail=detail)]

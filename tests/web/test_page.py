@@ -77,8 +77,10 @@ def test_page_of_a_site_shows_roles_loads_limits_and_neighbours(browser: Browser
             rows, (("head", "LOW 41 %"), ("edge", "OVERLOAD 97 %"), ("standby", "LOW 62 %")), strict=True
         ):
             assert all(word in row for word in words), rows
-        west, other = page.locator("#site-table tbody tr").all()
-        assert west.inner_text().split() == ["rtwc1", "up", "4", "1,234", "2"]
+        west, head, edge, other = page.locator("#site-table tbody tr").all()
+        assert west.inner_text().split() == ["rtwc1", "up", "42", "ms", "4", "1,234", "2"]
+        assert head.inner_text().split() == ["broker-1", "head", "LOW", "33", "%"]
+        assert edge.inner_text().split() == ["broker-2", "edge", "BUSY", "88", "%"]
         assert other.inner_text().split()[:2] == ["ntwc2", "down"]
         assert page.title() == "Tocsin: site ntwc1"
         page.locator("#broker-table button", has_text="broker-1").click()

@@ -7,8 +7,9 @@ from typing import Any, get_args
 
 import msgspec
 
-from tocsin.model.ids import TopicName
+from tocsin.model.ids import BrokerId, TopicName
 from tocsin.wire import neighbour_link
+from tocsin.wire.site_link import Role
 
 T1 = TopicName("a/b")
 MESSAGES: list[tuple[Any, dict[str, Any]]] = [
@@ -29,6 +30,33 @@ MESSAGES: list[tuple[Any, dict[str, Any]]] = [
     (neighbour_link.UnsubscribeFlow(T1, "east"), {"type": "unsubscribe_flow", "topic": "a/b", "source": "east"}),
     (neighbour_link.Ping(5), {"type": "ping", "number": 5}),
     (neighbour_link.Pong(5), {"type": "pong", "number": 5}),
+    (
+        neighbour_link.SiteReport(
+            [neighbour_link.BrokerState(BrokerId("b1"), Role.EDGE, 2, (1.0, 2.0, 3.0), (None, 4.0, None), [T1])]
+        ),
+        {
+            "type": "site_report",
+            "brokers": [["b1", "edge", 2, [1.0, 2.0, 3.0], [None, 4.0, None], ["a/b"]]],
+        },
+    ),
+    (
+        neighbour_link.HostReceivers(7, T1, BrokerId("b1"), ["ann/5"], (1.0, 2.0, 3.0), "secret"),
+        {
+            "type": "host_receivers",
+            "number": 7,
+            "topic": "a/b",
+            "broker": "b1",
+            "clients": ["ann/5"],
+            "load": [1.0, 2.0, 3.0],
+            "token": "secret",
+        },
+    ),
+    (
+        neighbour_link.Hosting(7, "ws://edge", "ws://head", {"ann/5": "secret"}),
+        {"type": "hosting", "number": 7, "address": "ws://edge", "home": "ws://head", "tokens": {"ann/5": "secret"}},
+    ),
+    (neighbour_link.NotHosting(7, "busy"), {"type": "not_hosting", "number": 7, "reason": "busy"}),
+    (neighbour_link.VisitorArrived(7, "ann/5"), {"type": "visitor_arrived", "number": 7, "client": "ann/5"}),
 ]
 
 

@@ -43,6 +43,10 @@ FROM_CLIENT: list[tuple[Any, dict[str, Any]]] = [
         {"op": "feedback", "at": 6, "ratings": {"5": 0.5}, "may_skip": True, "tolerates_s": 2.0},
     ),
     (topic.Offered(6, 70.0), {"op": "offered", "at": 6, "per_s": 70.0}),
+    (
+        topic.FindPosition(9, T1, {1 << 53: 7}),
+        {"op": "find_position", "id": 9, "topic": "a/b", "flows": {str(1 << 53): 7}, "after": None},
+    ),
     (topic.Locate(9, HERE, True), {"op": "locate", "nonce": 9, "coordinate": HERE_JSON, "moved": True}),
 ]
 TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
@@ -93,8 +97,33 @@ TO_CLIENT: list[tuple[Any, dict[str, Any]]] = [
         {"type": "moving", "at": 6, "topic": "a/b", "broker": "b2", "address": "ws://b2"},
     ),
     (
+        topic.PositionFound(9, 1 << 53, 3, 40, 2, 41, {5: 6}),
+        {
+            "type": "position_found",
+            "id": 9,
+            "own": 1 << 53,
+            "epoch": 3,
+            "sequence": 40,
+            "since": 2,
+            "own_sequence": 41,
+            "flows": {"5": 6},
+            "missed": False,
+        },
+    ),
+    (
         topic.Redirect(6, T1, BrokerId("b2"), "ws://b2"),
-        {"type": "redirect", "at": 6, "topic": "a/b", "broker": "b2", "address": "ws://b2"},
+        {"type": "redirect", "at": 6, "topic": "a/b", "broker": "b2", "address": "ws://b2", "visitor": None},
+    ),
+    (
+        topic.Redirect(6, T1, BrokerId("b2"), "ws://b2", topic.VisitorAccess("west", "ws://b1", "secret")),
+        {
+            "type": "redirect",
+            "at": 6,
+            "topic": "a/b",
+            "broker": "b2",
+            "address": "ws://b2",
+            "visitor": {"site": "west", "home": "ws://b1", "token": "secret"},
+        },
     ),
     (topic.Limit(6, 10.0), {"type": "limit", "at": 6, "per_s": 10.0}),
     (

@@ -7,7 +7,7 @@ home may still be sending what it accepted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -15,7 +15,7 @@ from tocsin.client import topic_events as events
 from tocsin.client.timing import Jitter, Patience
 from tocsin.client.topic_connection import ClientConnection, Need, Role
 from tocsin.client.topic_early import EarlyAttaches
-from tocsin.client.topic_redirects import RedirectedReceiver, Redirects
+from tocsin.client.topic_redirects import RedirectedReceiver, Redirects, plain_address, visit_address
 from tocsin.model.ids import TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
@@ -64,6 +64,8 @@ class Attachments:
     """Attaches at the targets of announced moves."""
     redirects: Redirects = field(default_factory=Redirects)
     """Receivers that change their edge."""
+    away: set[TopicName] = field(default_factory=set)
+    """Topics that another site sends. When it ends that, the receiver first asks its own home for a position."""
 
     # -- needs ---------------------------------------------------------------------------------------------------------
 
@@ -76,6 +78,7 @@ class Attachments:
         self.early.attaches.pop((topic, role), None)
         if role == "receive":
             self.redirects.receivers.pop(topic, None)
+            self.away.discard(topic)
         connection = self._where.pop((topic, role), None)
         at = None if connection is None else connection.attached.pop((topic, role), None)
         if connection is not None and at is not None and role == "receive":
@@ -99,7 +102,8 @@ class Attachments:
             if home is None or now_s < at_s:
                 continue
             early = self.early.attaches.get((topic, role))
-            address = self._address(home, role)
+            is_away = role == "receive" and topic in self.away
+            address = home.best if is_away else self._address(home, role)
             if early is not None and early.address == home.best and early.request is not None:
                 early.released = True
             elif (connection := self._ready_connection(address, now_s)) is not None:
@@ -117,33 +121,69 @@ class Attachments:
         for topic, redirected in list(self.redirects.receivers.items()):
             is_answered = (topic, "receive") not in redirected.source.requests.values()
             waits = redirected.request is None and is_answered and now_s >= redirected.not_before_s
-            if waits and (connection := self._ready_connection(redirected.address, now_s)) is not None:
+            address, token = self._next_address(topic, redirected)
+            if waits and address and (connection := self._ready_connection(address, now_s, token)) is not None:
                 yield connection, topic
+
+    def _next_address(self, topic: TopicName, redirected: RedirectedReceiver) -> tuple[str, str | None]:
+        """Where the receiver sends its next request: to the new edge, but before a visit to both homes."""
+        visit = redirected.visit
+        if visit is None:
+            return redirected.address, redirected.source.token
+        if redirected.present is None:
+            home = self.homes.get(topic)
+            return "" if home is None else home.best, None
+        is_next = redirected.found is None
+        return visit_address(visit.home, topic) if is_next else redirected.address, visit.token
+
+    def position_found(self, connection: ClientConnection, need: Need, request: int, now_s: float) -> bool:
+        """The own home has found the position of a receiver that returns: attach at the own site. False if that is not
+        asked for any more."""
+        del connection.requests[request]
+        topic, role = need
+        if role != "receive" or topic not in self.away or self._where.get(need) is not connection:
+            return False
+        self.away.discard(topic)
+        self.again(topic, role, now_s, 0.0)
+        return True
 
     def requested_redirect(self, connection: ClientConnection, topic: TopicName) -> int:
         number = next(self._numbers)
-        connection.requests[number] = (topic, "receive")
+        redirected = self.redirects.receivers[topic]
+        if redirected.visit is not None and redirected.found is None:
+            connection.finding[number] = topic
+        else:
+            connection.requests[number] = (topic, "receive")
         self.redirects.sent(topic, connection, number)
         return number
 
-    def switch_edge(self, connection: ClientConnection, message: wire.ReceiverAttached) -> Iterator[events.Effect]:
-        """If this answers a redirect, receive at the new edge from now on and leave the former one."""
+    def switch_edge(
+        self,
+        connection: ClientConnection,
+        message: wire.ReceiverAttached,
+        entered: Callable[[wire.PositionFound], None],
+    ) -> Iterator[events.Effect]:
+        """If this answers a redirect, receive at the new edge from now on and leave the former one. `entered` is called
+        if that edge belongs to another site."""
         need = connection.requests.get(message.id)
         redirected = None if need is None else self.redirects.takes(need[0], connection, message.id)
         if need is None or redirected is None:
             return
+        if redirected.found is not None:
+            self.away.add(need[0])
+            entered(redirected.found)
         former = self._where.get(need)
         if former is not None and former is not connection and (at := former.attached.pop(need, None)) is not None:
             yield events.Send(former.number, wire.Detach(next(self._numbers), at))
         self._where[need] = connection
         self._needs.pop(need, None)
         self._leave_s.pop(need, None)
-        self._prefer_edge(need[0], connection.address)
+        self._prefer_edge(need[0], connection)
 
-    def _prefer_edge(self, topic: TopicName, address: str) -> None:
+    def _prefer_edge(self, topic: TopicName, connection: ClientConnection) -> None:
         home = self.homes.get(topic)
-        if home is not None and home.best != address:
-            home.edge = address
+        if home is not None and home.best != connection.address and connection.token is None:
+            home.edge = connection.address
 
     def due_early(self, now_s: float) -> Iterator[tuple[ClientConnection, TopicName, Role]]:
         """What to attach now at the target of an announced move."""
@@ -151,19 +191,19 @@ class Attachments:
             if early.request is None and (connection := self._ready_connection(early.address, now_s)) is not None:
                 yield connection, topic, role
 
-    def _ready_connection(self, address: str, now_s: float) -> ClientConnection | None:
+    def _ready_connection(self, address: str, now_s: float, token: str | None = None) -> ClientConnection | None:
         """The connection to an address if it is ready; else it begins to open."""
         connection = self._by_address.get(address)
         if connection is None:
-            self._open(address, now_s)
+            self._open(address, now_s, token)
         return connection if connection is not None and connection.ready else None
 
-    def _open(self, address: str, now_s: float) -> None:
+    def _open(self, address: str, now_s: float, token: str | None = None) -> None:
         if now_s >= self._connect_s.get(address, 0.0):
             number = next(self._numbers)
-            connection = ClientConnection(number, address, heard_s=now_s, used_s=now_s)
+            connection = ClientConnection(number, address, heard_s=now_s, used_s=now_s, token=token)
             self.connections[number] = self._by_address[address] = connection
-            self._opening.append(events.Connect(number, address))
+            self._opening.append(events.Connect(number, plain_address(address)))
 
     def visit(self, address: str, now_s: float) -> None:
         """Connect to a broker that may be no home; without an attachment the connection is closed after a while."""
@@ -193,7 +233,8 @@ class Attachments:
         self.homes[topic] = Home(address, epoch, edge=edge)
         for role in ("send", "receive"):
             connection = self._where.get((topic, role))
-            if connection is None or connection.address == address:
+            is_away = role == "receive" and topic in self.away
+            if connection is None or connection.address == address or is_away:
                 continue
             if role == "send" or edge is None or home is None or connection.address in (home.address, home.hinted):
                 self._leave_s.setdefault((topic, role), now_s + _LINGER_S)
@@ -242,7 +283,11 @@ class Attachments:
     def _follow_redirect(self, topic: TopicName, redirected: RedirectedReceiver) -> None:
         """The former edge is lost: wait for the new one's answer, or attach there as to any edge."""
         del self.redirects.receivers[topic]
-        self._prefer_edge(topic, redirected.address)
+        if redirected.visit is not None or redirected.source.token is not None:
+            return  # stay at the own site, or return there
+        home = self.homes.get(topic)
+        if home is not None and home.best != redirected.address:
+            home.edge = redirected.address
         if redirected.connection is not None:
             redirected.source.attached.pop((topic, "receive"), None)
             self._where[topic, "receive"] = redirected.connection
@@ -253,7 +298,7 @@ class Attachments:
         connection = self.heard(number, now_s)
         if connection is not None:
             connection.opened_s = now_s
-            yield events.Send(number, wire.Login(next(self._numbers), token, self.run))
+            yield events.Send(number, wire.Login(next(self._numbers), connection.token or token, self.run))
 
     def logged_in(self, connection: ClientConnection, message: wire.LoggedIn) -> None:
         connection.ready, connection.beat_s = True, message.beat_s
@@ -285,7 +330,7 @@ class Attachments:
         """Connections to brokers that have not been the home of anything for a while."""
         unused = []
         for connection in self.connections.values():
-            if connection.attached or connection.requests or not connection.ready:
+            if connection.attached or connection.requests or connection.finding or not connection.ready:
                 connection.used_s = now_s
             elif now_s - connection.used_s > _UNUSED_S:
                 unused.append(connection.number)
@@ -341,10 +386,11 @@ class Attachments:
         return need[0]
 
     def refused(self, connection: ClientConnection, message: wire.Refused, now_s: float) -> Need | None:
-        need = connection.requests.pop(message.id, None)
-        if need is not None and (redirected := self.redirects.takes(need[0], connection, message.id)) is not None:
+        need, finding = connection.requests.pop(message.id, None), connection.finding.pop(message.id, None)
+        topic = finding if need is None else need[0]
+        if topic is not None and (redirected := self.redirects.takes(topic, connection, message.id)) is not None:
             if message.retry_after_s is not None:
-                self.redirects.retried(need[0], redirected, now_s + message.retry_after_s)
+                self.redirects.retried(topic, redirected, now_s + message.retry_after_s)
             return None  # stay at the present edge
         if need is None or self.early.refused(need, message.id) or self._where.get(need) is not connection:
             return None

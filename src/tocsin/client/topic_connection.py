@@ -26,6 +26,11 @@ class ClientConnection:
     probes: bool = False
     """True if the broker answers probes."""
     requests: dict[int, Need] = field(default_factory=dict)
+    """Attaches without an answer, or what comes before the attach of a receiver that returns to its site."""
+    finding: dict[int, TopicName] = field(default_factory=dict)
+    """Requests for positions, of receivers that go to another site and are attached elsewhere meanwhile."""
     attached: dict[Need, int] = field(default_factory=dict)
+    token: str | None = None
+    """For a connection to another site; None: the session's own token."""
     topics: dict[int, TopicName] = field(default_factory=dict)
     """Number of a topic at this broker → the topic."""

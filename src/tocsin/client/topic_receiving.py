@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tocsin.client.topic_events import Item, TopicGap, TopicMessage
+from tocsin.client.topic_visits import Visit, numbers_at_home
 from tocsin.model.ids import TopicName
 from tocsin.model.topic import Position
 from tocsin.wire import topic as wire
@@ -27,6 +28,8 @@ class ReceiverState:
     """Publisher → its last number."""
     asked: Position | None = None
     """The position in the last request."""
+    visit: Visit | None = None
+    """Since the receiver was at another site; None if it never was."""
 
     @property
     def may_change_edge(self) -> bool:
@@ -39,6 +42,11 @@ class ReceiverState:
         return wire.AttachReceiver(number, self.topic, after, early)
 
     def attached(self, answer: wire.ReceiverAttached) -> list[Item]:
+        if self.visit is not None and self.asked is not None and answer.since > self.asked.epoch:
+            self.visit.begin_sequence()
+        return self._at_own_site(self._continue(answer))
+
+    def _continue(self, answer: wire.ReceiverAttached) -> list[Item]:
         before, self.after = self.after, Position(answer.epoch, answer.sequence)
         if before is not None and before != self.asked:
             # Another edge has gone on sending since the request.
@@ -62,22 +70,64 @@ class ReceiverState:
             return []
         first = max(message.first, self.after.sequence + 1)
         self.after = Position(message.epoch, message.last)
-        return [TopicGap(self.topic, message.epoch, first, message.last)]
+        return self._at_own_site([TopicGap(self.topic, message.epoch, first, message.last)])
 
     def messages(self, message: wire.Messages) -> list[Item]:
         assert self.after is not None, "messages before the answer to the attach"
         items: list[Item] = []
         epoch, sequence = message.epoch, message.sequence
         expected = self.after.sequence + 1
+        visit = self.visit
+        away = visit is not None and visit.is_away
         if sequence > expected:  # no home does this; a loss must not pass in silence all the same
-            items.append(TopicGap(self.topic, epoch, expected, sequence - 1))
+            items += self._at_own_site([TopicGap(self.topic, epoch, expected, sequence - 1)])
         for publisher, number, data in message.messages:
-            if sequence >= expected and number > self.seen.get(publisher, 0):
+            is_new = sequence >= expected and (visit is None or visit.is_new(publisher, number, epoch, sequence))
+            if is_new and number > self.seen.get(publisher, 0):
                 self._see(publisher, number)
-                items.append(TopicMessage(self.topic, data, Position(epoch, sequence), publisher, number))
+                position = visit.shown if visit is not None and away else Position(epoch, sequence)
+                items.append(TopicMessage(self.topic, data, position, publisher, number))
             sequence += 1
         self.after = Position(epoch, max(sequence - 1, self.after.sequence))
         return items
+
+    def _at_own_site(self, items: list[Item]) -> list[Item]:
+        """Gaps as the application sees them. Positions of another site mean nothing to it: a gap there says that some
+        messages behind the last position at the own site may be missing."""
+        if self.visit is None or not self.visit.is_away:
+            return items
+        shown = self.visit.shown
+        gap = TopicGap(self.topic, shown.epoch, shown.sequence + 1, None)
+        return [gap if isinstance(item, TopicGap) else item for item in items]
+
+    # -- visits to other sites -----------------------------------------------------------------------------------------
+
+    def prepare_visit(self, found: wire.PositionFound) -> bool:
+        """Take over the numbers of the flows at the present position of the own site. False if the receiver has not got
+        so far yet."""
+        after = self.after
+        numbers = None if after is None else numbers_at_home(found, after, self.seen)
+        if after is None or numbers is None:
+            return False
+        known = {} if self.visit is None else self.visit.numbers
+        merged = {flow: max(number, known.get(flow, 0)) for flow, number in numbers.items()}
+        own_sequence = 0 if self.visit is None else self.visit.own_sequence
+        self.visit = Visit(found.own, found.own, after, {**known, **merged}, own_sequence)
+        return True
+
+    def request_at(self, number: int, found: wire.PositionFound) -> wire.AttachReceiver:
+        """The attach at another site, while the own site goes on sending."""
+        return wire.AttachReceiver(number, self.topic, (found.epoch, found.sequence))
+
+    def enter(self, found: wire.PositionFound) -> list[Item]:
+        """The site that has found the position serves the receiver from now on."""
+        visit = self.visit
+        assert visit is not None, "a visit was not prepared"
+        if not visit.is_away and self.after is not None:
+            visit.shown = self.after
+        visit.enter(found)
+        self.after = self.asked = Position(found.epoch, found.sequence)
+        return self._at_own_site([TopicGap(self.topic, found.epoch, found.sequence + 1, None)]) if found.missed else []
 
     def _see(self, publisher: int, number: int) -> None:
         if publisher not in self.seen and len(self.seen) >= MOST_PUBLISHERS:

@@ -18,6 +18,18 @@ _ANSWER_S = 30.0
 """How long a receiver tries to reach the new edge, which expects it for as long."""
 
 
+_VISIT = "#"
+
+
+def visit_address(address: str, topic: TopicName) -> str:
+    """The name of a connection to another site: its token permits one topic, so each topic has its own connection."""
+    return f"{address}{_VISIT}{topic}"
+
+
+def plain_address(address: str) -> str:
+    return address.partition(_VISIT)[0]
+
+
 @dataclass(slots=True, eq=False)
 class RedirectedReceiver:
     address: str
@@ -28,6 +40,12 @@ class RedirectedReceiver:
     """When to ask the new edge again, after a refusal that says so."""
     connection: ClientConnection | None = None
     request: int | None = None
+    visit: wire.VisitorAccess | None = None
+    """If the new edge belongs to another site: how to attach there."""
+    present: wire.PositionFound | None = None
+    """A position at the own site, and the numbers of the flows there."""
+    found: wire.PositionFound | None = None
+    """Where to attach at the other site."""
 
 
 @dataclass(slots=True)
@@ -41,8 +59,12 @@ class Redirects:
         need: Need = (message.topic, "receive")
         is_target = known is not None and known.connection is source
         is_here = source.attached.get(need) == message.at or (need in source.requests.values() and not is_target)
-        if is_here and message.address != source.address and (known is None or known.address != message.address):
-            self.receivers[message.topic] = RedirectedReceiver(message.address, source, now_s + _ANSWER_S)
+        address = message.address
+        if message.visitor is not None or source.token is not None:
+            address = visit_address(address, message.topic)
+        if is_here and address != source.address and (known is None or known.address != address):
+            redirected = RedirectedReceiver(address, source, now_s + _ANSWER_S, visit=message.visitor)
+            self.receivers[message.topic] = redirected
 
     def sent(self, topic: TopicName, connection: ClientConnection, request: int) -> None:
         redirected = self.receivers[topic]
@@ -54,6 +76,18 @@ class Redirects:
         if redirected is None or (redirected.connection, redirected.request) != (connection, request):
             return None
         return self.receivers.pop(topic)
+
+    def found(self, connection: ClientConnection, message: wire.PositionFound) -> bool:
+        """A home answers a receiver that goes to another site. False if the answer is for no redirect."""
+        for topic, redirected in self.receivers.items():
+            if (redirected.connection, redirected.request) == (connection, message.id):
+                if redirected.present is None:
+                    redirected.present = message
+                else:
+                    redirected.found = message
+                self.retried(topic, redirected, 0.0)
+                return True
+        return False
 
     def retried(self, topic: TopicName, redirected: RedirectedReceiver, not_before_s: float) -> None:
         """The new edge cannot serve the receiver yet."""

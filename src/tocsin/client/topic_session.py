@@ -18,6 +18,7 @@ from tocsin.client.topic_events import Deliver, Effect, Item, MarkReady, Settle,
 from tocsin.client.topic_limits import PublishLimits
 from tocsin.client.topic_rating import Rater
 from tocsin.client.topic_receiving import ReceiverState, first_position
+from tocsin.client.topic_redirects import RedirectedReceiver, plain_address
 from tocsin.client.topic_sending import SenderState
 from tocsin.model.ids import TopicName
 from tocsin.model.topic import Position, matches
@@ -77,7 +78,7 @@ class TopicSession:
     def receives_at(self, topic: TopicName) -> str | None:
         """The address of the broker that sends the topic; None while the receiver is not attached."""
         attached = self._homes.attached(topic, "receive")
-        return None if attached is None else attached[0].address
+        return None if attached is None else plain_address(attached[0].address)
 
     def requested_topic(self, connection: int, request: int) -> TopicName | None:
         """The topic of an attach that has no answer yet; for simulations."""
@@ -223,7 +224,7 @@ class TopicSession:
                 continue
             number = self._homes.requested(connection, topic, role)
             if role == "receive":
-                request: wire.FromClient = self.receivers[topic].request(number)
+                request: wire.FromClient = self._receiver_request(topic, number)
             else:
                 sender = self.senders[topic]
                 sender.restart()
@@ -232,8 +233,10 @@ class TopicSession:
         for target, topic, role in self._homes.due_early(now_s):
             yield events.Send(target.number, self._early_request(target, topic, role))
         for edge, topic in self._homes.due_redirects(now_s):
-            number = self._homes.requested_redirect(edge, topic)
-            yield events.Send(edge.number, self.receivers[topic].request(number))
+            redirected = self._homes.redirects.receivers[topic]
+            if redirected.visit is None or self._may_visit(topic, redirected):
+                number = self._homes.requested_redirect(edge, topic)
+                yield events.Send(edge.number, self._redirect_request(topic, redirected, number))
         for topic, role, target, held in self._homes.switched():
             if role == "send":
                 self.senders[topic].restart()
@@ -241,6 +244,43 @@ class TopicSession:
             for message in held:
                 yield from self._receive(target, message, now_s)
         yield from self._homes.connects()
+
+    def _receiver_request(self, topic: TopicName, number: int) -> wire.FromClient:
+        receiver = self.receivers[topic]
+        if topic in self._homes.away and receiver.visit is not None:
+            return wire.FindPosition(number, topic, receiver.visit.flows())
+        return receiver.request(number)
+
+    def _may_visit(self, topic: TopicName, redirected: RedirectedReceiver) -> bool:
+        """False while the receiver has not got as far as its own home was at the time of its answer."""
+        present, receiver = redirected.present, self.receivers[topic]
+        if present is None or redirected.found is not None:
+            return True
+        if receiver.after is not None and receiver.after.epoch > present.epoch:
+            redirected.present = None  # ask the later home
+            return False
+        return receiver.prepare_visit(present)
+
+    def _redirect_request(self, topic: TopicName, redirected: RedirectedReceiver, number: int) -> wire.FromClient:
+        receiver = self.receivers[topic]
+        if redirected.visit is None:
+            return receiver.request(number)
+        if redirected.present is None or receiver.visit is None:
+            after = receiver.after
+            return wire.FindPosition(number, topic, None, None if after is None else (after.epoch, after.sequence))
+        if redirected.found is None:
+            return wire.FindPosition(number, topic, receiver.visit.flows())
+        return receiver.request_at(number, redirected.found)
+
+    def _on_position_found(
+        self, connection: ClientConnection, message: wire.PositionFound, now_s: float
+    ) -> Iterator[Effect]:
+        need = connection.requests.get(message.id)
+        if connection.finding.pop(message.id, None) is not None:
+            self._homes.redirects.found(connection, message)
+        elif need is not None and self._homes.position_found(connection, need, message.id, now_s):
+            receiver = self.receivers[need[0]]
+            yield from self._deliver(need[0], receiver.enter(message))
 
     def _early_request(self, target: ClientConnection, topic: TopicName, role: Role) -> wire.FromClient:
         number = self._homes.requested_early(target, topic, role)
@@ -276,6 +316,8 @@ class TopicSession:
                 yield from self._on_sender_attached(connection, message, now_s)
             case wire.ReceiverAttached(number, at):
                 yield from self._on_receiver_attached(connection, message, now_s)
+            case wire.PositionFound():
+                yield from self._on_position_found(connection, message, now_s)
             case wire.Probed() if self.agent is not None:
                 yield from self.agent.probed(connection, message, now_s)
             case wire.Refused():
@@ -342,8 +384,15 @@ class TopicSession:
     def _on_receiver_attached(
         self, connection: ClientConnection, message: wire.ReceiverAttached, now_s: float
     ) -> Iterator[Effect]:
-        yield from self._homes.switch_edge(connection, message)
-        need = connection.requests.get(message.id)
+        need, items = connection.requests.get(message.id), list[Item]()
+
+        def enter(found: wire.PositionFound) -> None:
+            if need is not None and (receiver := self.receivers.get(need[0])) is not None:
+                items.extend(receiver.enter(found))
+
+        yield from self._homes.switch_edge(connection, message, enter)
+        if need is not None:
+            yield from self._deliver(need[0], items)
         topic = self._homes.answered(connection, message.id, message.at, now_s)
         if topic is None or topic not in self.receivers:
             if need is None or not self._homes.uses(connection, need):

@@ -30,7 +30,7 @@ from tocsin.coordinator import (
 from tocsin.coordinator.arbiter import Arbiter, Decision
 from tocsin.coordinator.chosen_rules import choose_balance, choose_placement, restore_choices
 from tocsin.coordinator.effects import AnswerRequest, Effect, RequestRejection, StoredState
-from tocsin.coordinator.federation import SITE_RUN, Federation
+from tocsin.coordinator.federation import SITE_RUN, Federation, first_number
 from tocsin.coordinator.loads import BrokerLoads
 from tocsin.coordinator.placing import register_user, request_broker
 from tocsin.coordinator.planning import Planner, Planning
@@ -39,13 +39,15 @@ from tocsin.coordinator.registry import Registry
 from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.coordinator.site_congestion import SiteCongestion
 from tocsin.coordinator.site_control import SiteControl
+from tocsin.coordinator.site_hosting import Admits
 from tocsin.coordinator.site_loads import SiteLoads
 from tocsin.coordinator.site_plans import thresholds_of
 from tocsin.coordinator.topic_control import TopicControl
-from tocsin.coordinator.turn import Proves, Turn
+from tocsin.coordinator.turn import TOPIC_EPOCH, Proves, Turn
 from tocsin.model.ids import BrokerId
 from tocsin.wire import link, site_link, topic_link
 from tocsin.wire.coordinates import CoordinateReport
+from tocsin.wire.neighbour_link import Exchange
 
 
 class Coordinator:
@@ -58,10 +60,12 @@ class Coordinator:
         now_s: float = 0.0,
         planners: Mapping[str, Planner] | None = None,
         proves: Proves = lambda broker, subscriber, token: True,
+        admits: Admits = lambda site, topic, token: True,
     ) -> None:
         """`epoch` is different for every start; `planners` are additional balancing policies by name.
 
-        `proves` checks subscribers' tokens. The default is for simulations, which have none.
+        `proves` checks subscribers' tokens, `admits` those of neighbours. The defaults are for simulations, which have
+        none.
         """
         self._proves = proves
         self.registry = Registry()
@@ -79,7 +83,11 @@ class Coordinator:
         self.federation: Federation | None = None
         """None for a site without a name: it has no neighbours."""
         if rules.site is not None:
-            self.federation = Federation(rules.site, rules, int(facts.get(SITE_RUN, "0")), now_s)
+            first = first_number(now_s)
+            if TOPIC_EPOCH not in facts:
+                self.registry.topics.epoch = first
+            self.federation = Federation(rules.site, rules, self.site_loads, int(facts.get(SITE_RUN, first)), now_s)
+            self.site_control.join(self.federation.exchange, self.federation.reach_of, admits)
         self._announced_generation = 0
 
     @property
@@ -104,7 +112,10 @@ class Coordinator:
                     liveness.handle_link_closed(turn, broker)
             case events.BrokerReleased(name):
                 liveness.finish_dismissal(turn, name)
-            case events.NeighbourOpened() | events.NeighbourMessageReceived() | events.NeighbourClosed():
+            case events.NeighbourMessageReceived(site, connection, message) if isinstance(message, Exchange):
+                if self.federation is not None and self.federation.links.is_open(site, connection):
+                    self.site_control.handle_neighbour(turn, site, message)
+            case _ if isinstance(event, events.NeighbourEvent):
                 if self.federation is not None:
                     self.federation.handle(turn, event)
             case _:
@@ -222,6 +233,8 @@ class Coordinator:
                 return topic_moves.order_move(turn, request)
             case events.ReceiversRedirected():
                 return topic_edges.redirect(turn, request)
+            case events.ReceiverLocated():
+                return self.topic_edges.locate(turn, request)
             case events.PlacementChosen():
                 self.rules = choose_placement(turn, request)
                 return True

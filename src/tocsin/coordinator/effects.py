@@ -17,7 +17,7 @@ from tocsin.model.trace import TraceRow
 from tocsin.wire.errors import Code
 from tocsin.wire.link import FromCoordinator, Frontend, Webhook
 from tocsin.wire.neighbour_link import FromNeighbour
-from tocsin.wire.site_link import Role
+from tocsin.wire.site_link import Client, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,26 @@ class CloseLink:
 class SendToNeighbour:
     connection: int
     message: FromNeighbour
+
+
+@dataclass(frozen=True, slots=True)
+class SendHosting:
+    """Send a `Hosting` to a neighbour. The driver signs the tokens: the logic holds no key."""
+
+    connection: int
+    number: int
+    site: str
+    """The site of the receivers."""
+    topic: TopicName
+    clients: tuple[Client, ...]
+    address: str
+    home: str
+    token: str
+    """The neighbour's own token: the tokens of the receivers end with it."""
+
+    def __repr__(self) -> str:
+        """Without the token: the text may get into a log."""
+        return f"SendHosting(number={self.number}, site={self.site!r}, topic={self.topic!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +304,7 @@ StoreEffect = (
     | ForgetTopic
     | CheckStore
 )
-SendEffect = SendToBroker | SendHandOver | CloseLink | SendToNeighbour | CloseNeighbour | AnswerRequest
+SendEffect = SendToBroker | SendHandOver | CloseLink | SendToNeighbour | SendHosting | CloseNeighbour | AnswerRequest
 Effect = StoreEffect | SendEffect | Note | RecordTrace | ReleaseAtCluster | KeepAtCluster
 
 

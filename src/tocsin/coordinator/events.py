@@ -224,6 +224,15 @@ class ReceiversRedirected:
 
 
 @dataclass(frozen=True, slots=True)
+class ReceiverLocated:
+    """A receiver of these topics has this network coordinate. Answer: True."""
+
+    ask: int
+    topics: tuple[TopicName, ...]
+    coordinate: Coordinate
+
+
+@dataclass(frozen=True, slots=True)
 class NeighbourOpened:
     """This coordinator has opened a connection to the coordinator of a neighbouring site."""
 
@@ -248,7 +257,15 @@ class NeighbourClosed:
     """The neighbour sent nothing for longer than a connection that breaks takes to return."""
 
 
-NeighbourEvent = NeighbourOpened | NeighbourMessageReceived | NeighbourClosed
+@dataclass(frozen=True, slots=True)
+class NeighbourMeasured:
+    """The median of the last round trips on the control connection, once a second."""
+
+    site: str
+    round_trip_s: float
+
+
+NeighbourEvent = NeighbourOpened | NeighbourMessageReceived | NeighbourClosed | NeighbourMeasured
 Request = (
     UserRegistered
     | BrokerRequested
@@ -265,5 +282,6 @@ Request = (
     | TopicDeleted
     | TopicMoveOrdered
     | ReceiversRedirected
+    | ReceiverLocated
 )
 Event = Ticked | LinkMessageReceived | LinkClosed | BrokerReleased | NeighbourEvent | Request

@@ -21,12 +21,15 @@ from tocsin.coordinator.flow_imports import FlowImports
 from tocsin.coordinator.neighbour_links import NeighbourLinks
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.site_exchange import SiteExchange
+from tocsin.coordinator.site_loads import SiteLoads
 from tocsin.coordinator.topic_placing import holder_of
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId, TopicName
 from tocsin.model.topic import CONTROL_PREFIX, TopicDefinition, matches, topic_problem
 from tocsin.model.topic_persistence import Persistence
-from tocsin.policies.sites.types import PublisherId
+from tocsin.policies.sites.load import reach
+from tocsin.policies.sites.types import PublisherId, Reach
 from tocsin.wire import neighbour_link as wire
 from tocsin.wire.site_link import Federate, FlowCounts, FlowDemand, TopicDemand
 
@@ -45,11 +48,25 @@ _HOME = BrokerId("home")
 """The overlay counts all clients of the site as one: only the first and the last of a topic matter to it."""
 
 
+_ZERO_S = 1_767_225_600.0
+"""The beginning of 2026."""
+
+
+def first_number(now_s: float) -> int:
+    """Where runs and epochs of a new store begin: the minutes since 2026.
+
+    Neighbours remember the runs and the numbers of flows, which contain epochs. If the store was lost, numbers from 1
+    on would be repeats to them for ever. Sites give out less than one epoch a minute in the long run.
+    """
+    return max(0, int((now_s - _ZERO_S) / 60.0))
+
+
 class Federation:
-    def __init__(self, site: str, rules: CoordinatorRules, last_run: int, now_s: float) -> None:
+    def __init__(self, site: str, rules: CoordinatorRules, loads: SiteLoads, last_run: int, now_s: float) -> None:
         """`site` is the name of this site; `last_run`: of the coordinator's former process, as stored."""
         self.links = NeighbourLinks(site, last_run + 1, rules.neighbours)
         self.imports = FlowImports(self.links.head)
+        self.exchange = SiteExchange(self.links, loads, self.shares)
         self.crossed = CrossedMessages()
         self._most_topics = rules.neighbour_topics
         self._patterns = [pattern for pattern in rules.shared_topics.split(",") if pattern]
@@ -62,6 +79,10 @@ class Federation:
         self._missing: dict[TopicName, tuple[str, float]] = {}
         """Topics that a neighbour advertises and this site does not have → the neighbour, and since when."""
         self._revision = -1
+
+    def reach_of(self, topic: TopicName) -> Reach:
+        """Where the publishers of a topic are: here, at other sites, or both."""
+        return reach(topic in self._published, self.links.head.is_offered(topic))
 
     def shares(self, topic: TopicName) -> bool:
         return not topic.startswith(CONTROL_PREFIX) and any(matches(pattern, topic) for pattern in self._patterns)
@@ -76,6 +97,8 @@ class Federation:
             case events.NeighbourClosed(site, connection, silent):
                 self.links.closed(turn, site, connection, silent)
                 self._follow(turn, self.links.check(turn))
+            case events.NeighbourMeasured(site, round_trip_s):
+                self.exchange.round_trips_s[site] = round_trip_s
             case events.NeighbourMessageReceived(site, connection, message):
                 if isinstance(message, wire.Advertise) and self.links.is_open(site, connection):
                     if (problem := self._problem(site, message)) is not None:

@@ -139,6 +139,15 @@ class CoordinatorRules:
     site_rest_s: Annotated[
         float, "Seconds for which receivers that were moved to an edge stay there, unless nothing else helps it."
     ] = 60.0
+    site_by_distance: Annotated[
+        bool, "The first receiver of a topic attaches to the nearest edge, not to the one with most capacity left."
+    ] = False
+    """[ePEER §4.4.2]: for sites over a WAN. In a LAN all edges are near."""
+    site_visits: Annotated[
+        bool, "Send receivers to edges of neighbouring sites where this site cannot help itself, and serve theirs."
+    ] = True
+    site_visit_s: Annotated[float, "Seconds for which a receiver of a neighbouring site may stay at this site."] = 300.0
+    """Short: the token that permits it ends then, and the receiver returns to its own site. That site revokes users."""
     site_congestion: Annotated[bool, "Limit publishers by utility where no broker can help an overloaded one."] = True
     site: Annotated[str | None, "Name of this site among its neighbours. Without a name it has none."] = None
     shared_topics: Annotated[

@@ -20,14 +20,18 @@ from typing import Any
 
 from tocsin.coordinator import site_heads
 from tocsin.coordinator.rules import CoordinatorRules, SitePolicy
+from tocsin.coordinator.site_exchange import SiteExchange, site_of
+from tocsin.coordinator.site_hosting import Admits, SiteHosting
 from tocsin.coordinator.site_loads import SiteLoads
-from tocsin.coordinator.site_plans import latest_load, plan_offloads, site_reports, thresholds_of
+from tocsin.coordinator.site_plans import ReachOf, latest_load, plan_offloads, site_reports, thresholds_of
+from tocsin.coordinator.site_visits import SiteVisits
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId, TopicName
 from tocsin.model.trace import Kind
 from tocsin.policies.sites import migration
 from tocsin.policies.sites.load import overloaded_metrics, state_of
-from tocsin.policies.sites.types import BrokerReport, Load, LoadState, Offload, SiteMove, utilisation
+from tocsin.policies.sites.types import BrokerReport, Load, LoadState, Offload, Reach, SiteMove, utilisation
+from tocsin.wire import neighbour_link
 from tocsin.wire.site_link import (
     ExpectReceivers,
     FromBroker,
@@ -63,8 +67,12 @@ class _Round:
 class SiteControl:
     def __init__(self, rules: CoordinatorRules, loads: SiteLoads) -> None:
         self.loads = loads
-        self.neighbours: tuple[BrokerReport, ...] = ()
-        """Brokers of neighbouring sites, as their heads reported them."""
+        self.exchange: SiteExchange | None = None
+        """What neighbouring sites report; None for a site without neighbours."""
+        self.visits: SiteVisits | None = None
+        self.hosting: SiteHosting | None = None
+        self.reach_of: ReachOf = lambda topic: Reach.LOCAL
+        """Where the publishers of a topic are."""
         self.limited: tuple[BrokerId, ...] = ()
         """Overloaded brokers that no broker can help, by the last round: congestion control limits publishers."""
         self.waiting: tuple[BrokerId, ...] = ()
@@ -86,10 +94,23 @@ class SiteControl:
         self._arrived_s: dict[tuple[BrokerId, TopicName], float] = {}
         """Edge and topic → when receivers came there by an offloading, or did not leave in time."""
 
+    def join(self, exchange: SiteExchange, reach_of: ReachOf, admits: Admits) -> None:
+        """This site has neighbours: receivers may move there, and from there to this site."""
+        self.exchange, self.reach_of = exchange, reach_of
+        self.visits = SiteVisits(exchange)
+        self.hosting = SiteHosting(
+            exchange, admits, lambda broker: self.loads.enter_busy((broker,)), self._settle_later
+        )
+
+    def _settle_later(self, turn: Turn, broker: BrokerId) -> None:
+        """A broker takes part in no offloading any more. It is BUSY until its load has been measured."""
+        self._settling[broker] = turn.now_s
+
     @property
     def busy(self) -> frozenset[BrokerId]:
         """Brokers that offload, accept, or have not been measured since."""
-        return self._migrations.busy | self._settling.keys()
+        hosting = set() if self.hosting is None else self.hosting.busy()
+        return self._migrations.busy | self._settling.keys() | hosting
 
     # -- messages of brokers -------------------------------------------------------------------------------------------
 
@@ -101,6 +122,8 @@ class SiteControl:
             case SiteProfile():
                 self._take_profile(turn, broker, message)
             case ReceiverArrived(topic=topic, client=client):
+                if self.hosting is not None and self.hosting.arrived(turn, broker, topic, client):
+                    return
                 event = migration.ClientConnected(SubscriberId(client), topic, broker)
                 self._advance(turn, event)
             case ReceiverLeft(topic=topic, client=client, gone=gone):
@@ -108,6 +131,19 @@ class SiteControl:
                 self._advance(
                     turn, migration.ClientGone(left, topic) if gone else migration.ClientDrained(left, topic, broker)
                 )
+
+    def handle_neighbour(self, turn: Turn, site: str, message: neighbour_link.Exchange) -> None:
+        """A message of a neighbour about offloading. The driver of the link has checked the site's name."""
+        if self.exchange is None or self.visits is None or self.hosting is None:
+            return
+        match message:
+            case neighbour_link.SiteReport():
+                self.exchange.receive(turn, site, message)
+            case neighbour_link.HostReceivers():
+                self.hosting.receive(turn, site, message, thresholds_of(turn.rules))
+            case _:
+                for event in self.visits.receive(turn, site, message):
+                    self._advance(turn, event)
 
     def _count_overload(self, turn: Turn, broker: BrokerId) -> None:
         """Count successive reports of an overload, by the average or by the latest second."""
@@ -137,9 +173,12 @@ class SiteControl:
     def check(self, turn: Turn) -> None:
         """Called at every tick."""
         for broker, link in list(self._links.items()):
-            record = turn.registry.brokers.get(broker)
-            if record is None or record.link is None or record.link != link:
+            present = self._link_of(turn, broker)
+            if present is None or present != link:
                 self._advance(turn, migration.BrokerLost(broker))
+        if self.exchange is not None and self.hosting is not None:
+            self.exchange.check(turn)
+            self.hosting.check(turn, self.limited)
         for event in list(site_heads.outcomes(turn, self._moves_of_homes(turn))):
             self._advance(turn, event)
         self._advance(turn, migration.OffloadDeadlinePassed())
@@ -150,6 +189,14 @@ class SiteControl:
             self._plan(turn)
         if self._round is None and turn.now_s >= self._next_s:
             self._start_round(turn)
+
+    def _link_of(self, turn: Turn, broker: BrokerId) -> int | None:
+        """The present link of a broker, or of the coordinator of its site."""
+        where = site_of(broker)
+        if where is not None:
+            return None if self.exchange is None else self.exchange.link_of(where[0])
+        record = turn.registry.brokers.get(broker)
+        return None if record is None else record.link
 
     def _settle(self, turn: Turn) -> None:
         """Let brokers leave BUSY whose load was measured after their offloading."""
@@ -200,10 +247,16 @@ class SiteControl:
         reports = [report for report in site_reports(turn, self.loads) if self._is_ready(turn, report, profiles)]
         resting = {pair for pair, at_s in self._arrived_s.items() if turn.now_s - at_s < turn.rules.site_rest_s}
         self._arrived_s = {pair: at_s for pair, at_s in self._arrived_s.items() if pair in resting}
-        plan = plan_offloads(turn, self.loads, reports, profiles, self.neighbours, resting)
+        plan = plan_offloads(turn, self.loads, reports, profiles, self._helpers(turn), resting, self.reach_of)
         for offload in plan.offloads:
             self._start(turn, offload)
         self._set_outcome(turn, plan.waiting, plan.limited)
+
+    def _helpers(self, turn: Turn) -> tuple[BrokerReport, ...]:
+        """Edges of neighbouring sites."""
+        if self.exchange is None or self.visits is None or not turn.rules.site_visits:
+            return ()
+        return self.exchange.helpers(turn, self.busy | self.visits.left_out(turn.now_s))
 
     def _is_ready(self, turn: Turn, report: BrokerReport, profiles: Collection[BrokerId]) -> bool:
         """False for a broker that this plan leaves out: its overload is too new, or its profile is missing."""
@@ -236,7 +289,7 @@ class SiteControl:
     # -- offloadings ---------------------------------------------------------------------------------------------------
 
     def _start(self, turn: Turn, offload: Offload) -> None:
-        refusal = _why_not(turn, offload)
+        refusal = self._why_not(turn, offload)
         effects = [] if refusal else self._migrations.handle(migration.OffloadOrdered(offload), turn.now_s)
         if effects and isinstance(effects[0], migration.MigrationRejection):
             refusal = effects[0].detail
@@ -247,13 +300,27 @@ class SiteControl:
         self._began_s[offload.source] = turn.now_s
         self._carry_out(turn, effects)
         for move in offload.moves:
-            _order(turn, move, offload.reason)
+            if self.visits is not None and site_of(move.target) is not None:
+                self.visits.request(turn, move)
+            else:
+                _order(turn, move, offload.reason)
             names: dict[str, Any] = {"source": move.source, "target": move.target, "topic": move.topic}
             clients = len(move.clients)
             turn.note("offload taken", **names, clients=clients, whole=move.is_whole, reason=offload.reason)
             detail = {"topic": move.topic, "clients": clients, "whole": move.is_whole}
             where = {"broker": move.source, "target": move.target}
             turn.trace(Kind.OFFLOAD, **where, moves=clients, note=offload.reason, detail=detail)
+
+    def _why_not(self, turn: Turn, offload: Offload) -> str | None:
+        """The reason to refuse an offload; None if it may start."""
+        for broker in offload.brokers:
+            record = turn.registry.brokers.get(broker)
+            if site_of(broker) is not None:
+                if self._link_of(turn, broker) is None:
+                    return f"the site of {broker} has no link"
+            elif record is None or not record.linked or (broker != offload.source and not record.trusted):
+                return f"{broker} is {'unknown' if record is None else record.state}"
+        return None
 
     def _advance(self, turn: Turn, event: migration.Event) -> None:
         self._carry_out(turn, self._migrations.handle(event, turn.now_s))
@@ -265,7 +332,7 @@ class SiteControl:
                 case migration.EnterBusy(brokers):
                     self.loads.enter_busy(brokers)
                     for broker in brokers:
-                        self._links[broker] = turn.registry.brokers[broker].link
+                        self._links[broker] = self._link_of(turn, broker)
                         self._forget(broker)
                 case migration.OffloadEnded():
                     self._record_end(turn, effect)
@@ -287,7 +354,7 @@ class SiteControl:
             if ended.ending is migration.Ending.TIMED_OUT and move.topic in stayed_topics:
                 self._arrived_s[move.source, move.topic] = turn.now_s  # clients that do not move: try other topics
             is_moved = move.is_whole and move.topic in moved_topics
-            if is_moved and not _is_head(turn, move.source):
+            if is_moved and not _is_head(turn, move.source) and site_of(move.target) is None:
                 _receive_at(turn, move.topic, move.target)
         is_complete = ended.ending is migration.Ending.COMPLETE
         detail = {"ending": str(ended.ending), "took_s": round(took_s, 3), "stayed": len(ended.stayed)}
@@ -322,14 +389,3 @@ def _receive_at(turn: Turn, topic: TopicName, edge: BrokerId) -> None:
 
 def _exceeds(load: Load, report: BrokerReport, rules: CoordinatorRules) -> bool:
     return state_of(utilisation(load, report.capacity), thresholds_of(rules)) is LoadState.OVERLOAD
-
-
-def _why_not(turn: Turn, offload: Offload) -> str | None:
-    """The reason to refuse an offload; None if it may start."""
-    for broker in offload.brokers:
-        record = turn.registry.brokers.get(broker)
-        if record is None:
-            return f"{broker} belongs to another site"
-        if not record.linked or (broker != offload.source and not record.trusted):
-            return f"{broker} is {record.state}"
-    return None

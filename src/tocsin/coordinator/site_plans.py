@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from tocsin.coordinator.records import BrokerRecord
@@ -16,7 +16,7 @@ from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId, TopicName
 from tocsin.policies.sites.baselines import POLICIES
-from tocsin.policies.sites.load import reach, state_of
+from tocsin.policies.sites.load import state_of
 from tocsin.policies.sites.types import (
     BrokerReport,
     Bundle,
@@ -26,11 +26,14 @@ from tocsin.policies.sites.types import (
     OffloadParams,
     OffloadPlan,
     OffloadSnapshot,
+    Reach,
     total,
     utilisation,
 )
 from tocsin.wire.site_link import Role, SiteProfile, TopicLoad
 
+ReachOf = Callable[[TopicName], Reach]
+_Attempt = tuple[LoadThresholds, Container[tuple[BrokerId, TopicName]], tuple[BrokerReport, ...]]
 STALE_S = 3.0
 """A broker without a report for so long takes no part: three reports are missing."""
 
@@ -82,24 +85,27 @@ def plan_offloads(
     profiles: Mapping[BrokerId, SiteProfile],
     neighbours: tuple[BrokerReport, ...] = (),
     resting: Container[tuple[BrokerId, TopicName]] = (),
+    reach_of: ReachOf = lambda topic: Reach.LOCAL,
 ) -> OffloadPlan:
     """The plan of the policy in the rules; of several that help equally many brokers, the calmest.
 
-    `drd-lb` plans three times at most. The first plan relieves and fills brokers to TH_low, so that noise does not
+    `drd-lb` plans five times at most. The first plan relieves and fills brokers to TH_low, so that noise does not
     overload them again, and moves no `resting` topic. The second fills them to TH_high, as the thesis does. The third
-    also moves resting topics. The policies to compare with plan as they are.
+    also moves resting topics. The last two use edges of `neighbours` too: clients leave their site only if it cannot
+    help itself [ePEER §4.4]. The policies to compare with plan as they are, and inside the site alone.
     """
     policy, thresholds, generation = turn.rules.site_policy, thresholds_of(turn.rules), turn.registry.generation
     if policy is SitePolicy.NONE:
         overloaded = tuple(report.broker for report in reports if report.state is LoadState.OVERLOAD)
         return OffloadPlan(generation, str(policy), limited=overloaded)
     calm, full = LoadThresholds(thresholds.low, thresholds.low), thresholds
-    attempts: Sequence[tuple[LoadThresholds, Container[tuple[BrokerId, TopicName]]]] = [(full, ())]
+    attempts: list[_Attempt] = [(full, (), ())]
     if policy is SitePolicy.DRD_LB:
-        attempts = [(calm, resting), (full, resting), (full, ())]
+        attempts = [(calm, resting, ()), (full, resting, ()), (full, (), ())]
+        attempts += [(calm, resting, neighbours), (full, (), neighbours)] if neighbours else []
     best: OffloadPlan | None = None
-    for limits, staying in attempts:
-        snapshot = make_snapshot(turn, loads, reports, profiles, neighbours, staying)
+    for limits, staying, helpers in attempts:
+        snapshot = make_snapshot(turn, loads, reports, profiles, helpers, staying, reach_of)
         plan = POLICIES[policy].plan(snapshot, OffloadParams(thresholds=limits))
         if best is None or len(plan.limited) < len(best.limited):
             best = plan
@@ -116,8 +122,9 @@ def make_snapshot(
     profiles: Mapping[BrokerId, SiteProfile],
     neighbours: tuple[BrokerReport, ...] = (),
     resting: Container[tuple[BrokerId, TopicName]] = (),
+    reach_of: ReachOf = lambda topic: Reach.LOCAL,
 ) -> OffloadSnapshot:
-    """`resting`: (broker, topic) pairs that stay where they are."""
+    """`resting`: (broker, topic) pairs that stay where they are. `reach_of`: where a topic's publishers are."""
     topics = turn.registry.topics.topics
     demanded = {broker: loads.demanded_topics(broker) for broker in profiles}
     bundles = {
@@ -125,7 +132,8 @@ def make_snapshot(
             bundle
             for topic, clients in profile.topics.items()
             if (record := topics.get(topic)) is not None and (broker, topic) not in resting
-            if (bundle := make_bundle(record, clients, demanded[broker].get(topic), loads.has_demand)) is not None
+            if (bundle := make_bundle(record, clients, demanded[broker].get(topic), loads.has_demand, reach_of(topic)))
+            is not None
         )
         for broker, profile in profiles.items()
     }
@@ -138,7 +146,11 @@ def make_snapshot(
 
 
 def make_bundle(
-    record: TopicRecord, clients: list[tuple[str, float]], reported: TopicLoad | None, is_limited: bool = False
+    record: TopicRecord,
+    clients: list[tuple[str, float]],
+    reported: TopicLoad | None,
+    is_limited: bool = False,
+    where: Reach = Reach.LOCAL,
 ) -> Bundle | None:
     """The receivers of one topic at an edge; None without receivers. An edge matches a message once for all of them.
 
@@ -152,7 +164,9 @@ def make_bundle(
         sent = _at_least(sent, reported.out_bytes_per_s)
     received, matched = (max(sent), 0.0) if reported is None else (reported.in_bytes_per_s, reported.matched_per_s)
     load = Load(received, sum(sent), matched)
-    return Bundle(record.name, record.tolerated_delay_s, reach(True, False), load, tuple(rates), sent)
+    latency_s = 0.0 if record.latency is None else record.latency.worst_s or 0.0
+    bundle = Bundle(record.name, record.tolerated_delay_s, where, load, tuple(rates), sent)
+    return replace(bundle, latency_s=latency_s)
 
 
 def _at_least(rates: tuple[float, ...], out_bytes_per_s: float) -> tuple[float, ...]:

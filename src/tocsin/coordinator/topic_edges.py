@@ -1,7 +1,8 @@
 """The edge at which new receivers of a topic attach [ePEER §4.4.2, decision 20].
 
 Receivers of one topic share an edge, so that its messages go to one edge only. The choice stays until that edge leaves
-or is overloaded, since clients wait for changes of it. It moves no receiver that is attached.
+or is overloaded, since clients wait for changes of it. It moves no receiver that is attached. A new topic goes to the
+edge with most capacity left or, with `site_by_distance`, to the one that is nearest to its first receiver.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from tocsin.coordinator.effects import RequestRejection
-from tocsin.coordinator.events import ReceiversRedirected
+from tocsin.coordinator.events import ReceiverLocated, ReceiversRedirected
 from tocsin.coordinator.records import BrokerRecord
 from tocsin.coordinator.topic_records import TopicRecord
 from tocsin.coordinator.turn import Turn
@@ -80,6 +81,21 @@ class TopicEdges:
             for report in reports
         }
 
+    def locate(self, turn: Turn, event: ReceiverLocated) -> bool:
+        """The first receiver of a topic decides which edge is near."""
+        for name in event.topics:
+            record = turn.registry.topics.topics.get(name)
+            if record is not None and record.first_receiver is None:
+                record.first_receiver = event.coordinate
+                if turn.rules.site_by_distance and not self._has_receivers(turn, name):
+                    record.receive_at = None
+                    turn.registry.topics.without_edge[name] = None
+        return True
+
+    def _has_receivers(self, turn: Turn, name: TopicName) -> bool:
+        loads = (self.topics(edge).get(name) for edge in turn.registry.edges)
+        return any(load is not None and load.receivers > 0 for load in loads)
+
     def _choose(
         self, turn: Turn, record: TopicRecord, reports: Sequence[BrokerReport], clients: dict[BrokerId, int]
     ) -> BrokerId | None:
@@ -87,11 +103,16 @@ class TopicEdges:
         present = None if record.receive_at is None else record.receive_at[0]
         if any(report.broker == present for report in calm):
             return present
-        chosen = drd_edge(record.name, calm, self._thresholds)
+        delays_s = None
+        if turn.rules.site_by_distance:
+            delays_s = {report.broker: _distance_s(turn, record, report.broker) for report in calm}
+            if all(map(math.isinf, delays_s.values())):
+                delays_s = None  # nothing is measured yet
+        chosen = drd_edge(record.name, calm, self._thresholds, delays_s)
         report = next((report for report in calm if report.broker == chosen), None)
         if report is None:
             return None
-        if record.name not in report.topics:
+        if record.name not in report.topics and delays_s is None:
             room = report.headroom(self._thresholds)
             ties = [
                 other
@@ -109,7 +130,7 @@ class TopicEdges:
 def _distance_s(turn: Turn, record: TopicRecord, edge: BrokerId) -> float:
     """From the topic's receivers, as far as they are known, else from where its creator said."""
     known = record.latency
-    centre = (None if known is None else known.receiver_centroid) or record.coordinate
+    centre = record.first_receiver or (None if known is None else known.receiver_centroid) or record.coordinate
     own = turn.registry.brokers[edge].settled_coordinate
     return math.inf if centre is None or own is None else distance_s(centre, own)
 

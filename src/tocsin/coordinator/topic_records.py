@@ -115,6 +115,8 @@ class TopicRecord:
     """Where the clients are, as the creator said; not stored."""
     coordinate: Coordinate | None = None
     """The network coordinate of the clients, as the creator said; not stored."""
+    first_receiver: Coordinate | None = None
+    """The network coordinate of the first receiver, as its client said; not stored."""
     latency: TopicLatency | None = None
     """The last report of the present home about its clients' distances; not stored."""
     log: TopicLog | None = None

@@ -121,7 +121,7 @@ def sites_row(core: Coordinator, now_s: float) -> list[TraceRow]:
     """The neighbouring sites; none for a site without a name."""
     if core.federation is None:
         return []
-    return [TraceRow(now_s, Kind.SITES, detail=sites_summary(core.federation))]
+    return [TraceRow(now_s, Kind.SITES, detail=sites_summary(core.federation, now_s))]
 
 
 def balance_row(core: Coordinator, now_s: float) -> TraceRow:

@@ -11,8 +11,9 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +21,14 @@ import numpy as np
 
 from tocsin.coordinator.planning import compile_policies
 from tocsin.demo.site_ring import run_ring
+from tocsin.demo.site_visits import LOAD, VisitedWorld, open_clients, visited_world
 from tocsin.demo.site_world import Look, Receiver, SiteLoad, SiteWorld, site_world
 from tocsin.experiments import runner
-from tocsin.experiments.epeer_live import DAMAGES, DISOBEDIENT, RING, TIGHT_S, LiveSite
+from tocsin.experiments.epeer_live import DAMAGES, DISOBEDIENT, RING, TIGHT_S, VISITS, LiveSite
 from tocsin.experiments.runner import Row
 from tocsin.runtime.http.listening import loop_factory
 
-SCENARIOS: Final = ("burst", "burst-without", *DAMAGES, DISOBEDIENT, RING)
+SCENARIOS: Final = ("burst", "burst-without", *DAMAGES, DISOBEDIENT, RING, VISITS)
 _TOLERANT_S: Final = 10.0
 _BEFORE_S: Final = 15.0
 """Before the burst or the damage."""
@@ -58,14 +60,18 @@ def run_live(options: Mapping[str, str], out: Path, report_progress: Callable[[s
     compile_policies()  # once, for all coordinators
     rows: list[Row] = []
     for scenario in chosen:
-        is_ring = scenario == RING
-        report_progress(f"{scenario}: starting {'three sites' if is_ring else 'a head and four edges'}")
+        size = {RING: "three sites", VISITS: "two sites"}.get(scenario, "a head and four edges")
+        report_progress(f"{scenario}: starting {size}")
         with (
             tempfile.TemporaryDirectory(prefix="tocsin-site-") as folder,
             asyncio.Runner(loop_factory=loop_factory()) as loop,
         ):
-            run = run_ring(Path(folder)) if is_ring else _run(scenario, seconds, Path(folder))
-            rows += loop.run(run)
+            if scenario == RING:
+                rows += loop.run(run_ring(Path(folder)))
+            elif scenario == VISITS:
+                rows += loop.run(_run_visits(seconds, Path(folder)))
+            else:
+                rows += loop.run(_run(scenario, seconds, Path(folder)))
         facts = {key: value for key, value in rows[-1].items() if key not in ("kind", "scenario")}
         report_progress(f"{scenario}: " + ", ".join(f"{key} {value:.3g}" for key, value in facts.items()))
     command = "tocsin experiment epeer-live" + "".join(f" --set {name}={value}" for name, value in options.items())
@@ -83,22 +89,48 @@ async def _run(scenario: str, seconds: float, folder: Path) -> list[Row]:
     ):
         flooded = _FLOOD[0] if scenario == DISOBEDIENT else None
         await world.open(opened, delays_s, {} if is_burst else dict([_PROTECTED]), flooded)
-        tasks = [asyncio.create_task(world.publish()), asyncio.create_task(world.watch())]
+        measure = partial(_burst, world, seconds) if is_burst else partial(_disruption, world, scenario)
+        return await _measured(world, scenario, measure)
+
+
+async def _run_visits(seconds: float, folder: Path) -> list[Row]:
+    """All topics of the first site send twice as much: its edges are all overloaded."""
+    delays_s = {name: TIGHT_S if name in _tight(LOAD) else _TOLERANT_S for name in _names(LOAD)}
+    async with visited_world(folder) as world, AsyncExitStack() as opened:
+        await open_clients(world, opened, delays_s)
+        watching = asyncio.create_task(world.host.watch())
         try:
-            began_s, own_s, servers_s = time.perf_counter(), time.process_time(), world.servers_cpu_s()
-            await asyncio.sleep(_BEFORE_S)
-            facts = await (_burst(world, seconds) if is_burst else _disruption(world, scenario))
-            took_s = time.perf_counter() - began_s
-            facts["server_cores"] = (world.servers_cpu_s() - servers_s) / took_s
-            facts["cores"] = facts["server_cores"] + (time.process_time() - own_s) / took_s
-            for task in tasks:
-                if task.done():
-                    task.result()
+            return await _measured(world, VISITS, partial(_visits, world, seconds))
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        looks = [_look_row(scenario, began_s, look) for look in world.looks]
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+async def _visits(world: VisitedWorld, seconds: float) -> dict[str, float]:
+    facts = await _burst(world, seconds, set(_names(LOAD)))
+    facts["visitors"] = float(world.visitors)
+    facts["host_highest_used"] = max(look.used for look in world.host.looks)
+    return facts
+
+
+async def _measured(world: SiteWorld, scenario: str, measure: Callable[[], Awaitable[dict[str, float]]]) -> list[Row]:
+    """Publish, let the site come to rest, and return what `measure` returns, with the looks at the edges."""
+    tasks = [asyncio.create_task(world.publish()), asyncio.create_task(world.watch())]
+    try:
+        began_s, own_s, servers_s = time.perf_counter(), time.process_time(), world.servers_cpu_s()
+        await asyncio.sleep(_BEFORE_S)
+        facts = await measure()
+        took_s = time.perf_counter() - began_s
+        facts["server_cores"] = (world.servers_cpu_s() - servers_s) / took_s
+        facts["cores"] = facts["server_cores"] + (time.process_time() - own_s) / took_s
+        for task in tasks:
+            if task.done():
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    looks = [_look_row(scenario, began_s, look) for look in world.looks]
     return [*looks, {"kind": "run", "scenario": scenario, **facts}]
 
 
@@ -110,10 +142,11 @@ def _look_row(scenario: str, began_s: float, look: Look) -> Row:
 # -- a burst -----------------------------------------------------------------------------------------------------------
 
 
-async def _burst(world: SiteWorld, seconds: float) -> dict[str, float]:
-    """Double the rates of all topics at the edge with most receivers."""
-    crowded = max(world.edges, key=lambda edge: len(world.on(edge)))
-    topics = {receiver.topic for receiver in world.on(crowded)}
+async def _burst(world: SiteWorld, seconds: float, topics: Collection[str] = ()) -> dict[str, float]:
+    """Double the rates of topics: by default all of the edge with most receivers."""
+    if not topics:
+        crowded = max(world.edges, key=lambda edge: len(world.on(edge)))
+        topics = {receiver.topic for receiver in world.on(crowded)}
     for publisher in world.publishers:
         publisher.rate_per_s *= 2.0 if publisher.topic in topics else 1.0
     at_s = time.perf_counter()

@@ -214,13 +214,13 @@ class SiteWorld:
                 self.publishers.append(Publisher(topic, number, rate_per_s, 0.0, client))
             for first in range(0, self.load.receivers, _AT_ONCE):
                 several = range(first, min(first + _AT_ONCE, self.load.receivers))
-                await asyncio.gather(*(self._open_receiver(opened, topic) for _ in several))
+                await asyncio.gather(*(self.open_receiver(opened, topic) for _ in several))
         for index, publisher in enumerate(self.publishers):
             publisher.utility = (index + 0.5) / len(self.publishers)
         answer = (await self.http.get("/v1/brokers")).json()
         self.addresses = {view["broker"]: view["address"] for view in answer["brokers"]}
 
-    async def _open_receiver(self, opened: AsyncExitStack, topic: str) -> None:
+    async def open_receiver(self, opened: AsyncExitStack, topic: str) -> None:
         client = await opened.enter_async_context(self._client(utility=_utility))
         subscription = await opened.enter_async_context(client.subscribe(topic))
         receiver = Receiver(topic, client)

@@ -24,6 +24,8 @@ DISOBEDIENT: Final = "disobedient"
 """The scenario with damaged output and a publisher that ignores its limits."""
 RING: Final = "ring"
 """The scenario with three sites, in which a link fails, a head dies and brokers are saturated."""
+VISITS: Final = "visits"
+"""The scenario with two sites, of which one has more load than its edges can send."""
 _CHOSEN: Final = "the loads, capacities and times of the scenario"
 _NEVER: Final = "it did not happen in the run"
 
@@ -60,7 +62,7 @@ def _plain(value: float) -> float | None:
 
 def _without_loss(runs: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
     """Runs in which no message may be missing: without relief, or with damage, slow receivers get gaps."""
-    return [run for scenario, run in runs.items() if scenario == "burst"]
+    return [run for scenario, run in runs.items() if scenario in ("burst", VISITS)]
 
 
 def _claims(runs: dict[str, dict[str, Any]]) -> list[Claim]:
@@ -73,7 +75,8 @@ def _claims(runs: dict[str, dict[str, Any]]) -> list[Claim]:
         claims.append(above("delay-without", source, seed, delay_s, TIGHT_S, unit, decided_by=own, missing=_NEVER))
     claims += [claim for damage in DAMAGES if damage in runs for claim in _damage(damage, runs[damage])]
     claims += _disobedience(runs[DISOBEDIENT]) if DISOBEDIENT in runs else []
-    return claims + (_ring(runs[RING]) if RING in runs else [])
+    claims += _ring(runs[RING]) if RING in runs else []
+    return claims + (_visits(runs[VISITS]) if VISITS in runs else [])
 
 
 def _burst(run: dict[str, Any]) -> list[Claim]:
@@ -147,6 +150,40 @@ def _burst(run: dict[str, Any]) -> list[Claim]:
             decided_by=_CHOSEN,
             missing=_NEVER,
         ),
+    ]
+
+
+def _visits(run: dict[str, Any]) -> list[Claim]:
+    """No edge of the site can help another one: receivers move to the neighbouring site."""
+    wrong = sum(int(run[key]) for key in ("lost", "repeated", "gaps"))
+    chosen: dict[str, Any] = {"decided_by": _CHOSEN, "missing": _NEVER}
+    site = "all edges of the site at most at 0.95, none BUSY"
+    return [
+        _in_time("overload-seen-visits", "[ePEER §4.4.1]", "two measurements", run.get("overload_seen_s"), 2.0),
+        _in_time("relieved-visits", "[ePEER §4.4.4]", site, run.get("relieved_s"), 5.0),
+        at_least(
+            "visitors", "[ePEER §4.4.4]", "receivers move to the other site", run.get("visitors"), 1.0, "", **chosen
+        ),
+        equals(
+            "nothing-lost-visits",
+            "ours",
+            "lost, repeated, reordered, gaps: 0",
+            wrong,
+            0,
+            decided_by=NO_CHOICE,
+        ),
+        at_most(
+            "delay-visits",
+            "[ePEER §4.5]",
+            "below the requirement",
+            run.get("tight_p99_s"),
+            TIGHT_S,
+            "s, 99th percentile",
+            **chosen,
+        ),
+        at_most("pause-of-a-visit", "ours", "0.25 s", run.get("longest_pause_ms"), 250.0, "ms", **chosen),
+        at_most("host-not-overloaded", "ours", "0.95", run.get("host_highest_used"), 0.95, "load ÷ capacity", **chosen),
+        equals("no-further-visit", "ours", "none after 10 s", run.get("moved_late"), 0, **chosen),
     ]
 
 
@@ -324,6 +361,9 @@ _NOTES: Final = (
     "After 5 s one link forwards nothing for 8 s; later one head is killed; then each broker may send half of what it "
     "sends. A head counts as dead after 0.8 s; leases last 0.6 s. Pauses are those of single publishers at single "
     "readers.",
+    "With visits, two sites of a head and two edges are neighbours. The first one has 10 topics with 8 receivers each, "
+    "and the second one receives each topic once. All topics of the first site send twice as much: 2 MB/s to each "
+    "edge, which may send 1.6 MB/s.",
     "At the end of a burst the publishers stop, and a message counts as lost if a receiver has not got it 10 s later. "
     "A receiver that gets nothing more after its move pauses until then.",
     "The load of an edge is what is offered to it, so it exceeds 1 in an overload.",

@@ -16,6 +16,8 @@ _FLOW = 1 << 53
 """Publishers of clients are below (`model.topic.publisher_id`)."""
 _MARK = 1 << 54
 _SEQUENCE_BITS = 40
+LARGEST_NUMBER = (1 << 63) - 1
+"""Logs and frames hold numbers of 64 bits. 2**23 epochs: a new store begins with the minutes since 2026."""
 
 
 def flow_publisher(site: str) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tocsin.model.ids import TopicName
+from tocsin.model.ids import BrokerId, TopicName
+from tocsin.wire.site_link import Client, Role
 
 PATH = "/v1/sites/{site}/link"
 
@@ -84,4 +85,91 @@ class Pong(NeighbourMessage, frozen=True, tag="pong"):
     number: int
 
 
-FromNeighbour = Hello | Welcome | Advertise | Advertised | Withdraw | SubscribeFlow | UnsubscribeFlow | Ping | Pong
+# -- offloading between sites ------------------------------------------------------------------------------------------
+
+
+class BrokerState(msgspec.Struct, frozen=True, array_like=True):
+    """A broker of the sender, as its own offloading sees it [ePEER §4.4.1.3]."""
+
+    broker: BrokerId
+    role: Role
+    state: int
+    """A `LoadState`."""
+    load: tuple[float, float, float]
+    """Bytes/s in, bytes/s out, messages/s matched: the averages."""
+    capacity: tuple[float | None, float | None, float | None]
+    """In the same units; None is unlimited."""
+    topics: list[TopicName]
+    """Shared topics with load or clients there."""
+
+
+class SiteReport(NeighbourMessage, frozen=True, tag="site_report"):
+    """Each second: the heads and edges of the sender."""
+
+    brokers: list[BrokerState]
+
+
+class HostReceivers(NeighbourMessage, frozen=True, tag="host_receivers"):
+    """The sender's edges have no capacity left: may these receivers of a topic attach to an edge of the neighbour?"""
+
+    number: int
+    topic: TopicName
+    broker: BrokerId
+    clients: list[Client]
+    load: tuple[float, float, float]
+    """What they add to that edge."""
+    token: str
+    """The sender's token for this site: it must permit `receive:<topic>`."""
+
+    def __repr__(self) -> str:
+        """Without the token: the text may get into a log."""
+        return f"HostReceivers(number={self.number}, topic={self.topic!r}, broker={self.broker!r})"
+
+
+class Hosting(NeighbourMessage, frozen=True, tag="hosting"):
+    """The answer: the edge expects the receivers."""
+
+    number: int
+    address: str
+    home: str
+    """The address of the topic's home."""
+    tokens: dict[Client, str]
+    """For each receiver: it permits to receive this topic, for a short time."""
+
+    def __repr__(self) -> str:
+        """Without the tokens: the text may get into a log."""
+        return f"Hosting(number={self.number}, address={self.address!r})"
+
+
+class NotHosting(NeighbourMessage, frozen=True, tag="not_hosting"):
+    """The other answer."""
+
+    number: int
+    reason: str
+
+
+class VisitorArrived(NeighbourMessage, frozen=True, tag="visitor_arrived"):
+    """One of the receivers of a `HostReceivers` is attached and has caught up."""
+
+    number: int
+    client: Client
+
+
+Exchange = SiteReport | HostReceivers | Hosting | NotHosting | VisitorArrived
+"""The messages of offloading between sites."""
+FromNeighbour = (
+    Hello
+    | Welcome
+    | Advertise
+    | Advertised
+    | Withdraw
+    | SubscribeFlow
+    | UnsubscribeFlow
+    | Ping
+    | Pong
+    | SiteReport
+    | HostReceivers
+    | Hosting
+    | NotHosting
+    | VisitorArrived
+)

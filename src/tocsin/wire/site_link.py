@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from tocsin.model.ids import BrokerId, TopicName
+from tocsin.wire.topic import VisitorAccess
 
 
 class Role(StrEnum):
@@ -32,6 +33,14 @@ class Capacity(msgspec.Struct, frozen=True):
 
 Client = str
 """A client of topics in plans and reports: `<user>/<run>`."""
+
+
+VISITOR_MARK = ":"
+
+
+def visitor_user(site: str, user: str) -> str:
+    """The name of another site's user at a host. The host gives no token with a colon in its subject to others."""
+    return f"{site}{VISITOR_MARK}{user}"
 
 
 class TopicLoad(msgspec.Struct, frozen=True, array_like=True):
@@ -185,6 +194,15 @@ class RedirectReceivers(FromCoordinatorMessage, tag="redirect_receivers"):
     clients: list[Client]
     broker: BrokerId
     address: str
+    visitors: dict[Client, VisitorAccess] = {}
+    """If the target belongs to a neighbouring site: how each of the receivers attaches there."""
+
+
+class ReleaseVisitors(FromCoordinatorMessage, tag="release_visitors"):
+    """To an edge: end the attachments of visitors. They return to their own site."""
+
+    site: str | None = None
+    """The site of the visitors; None for all visitors."""
 
 
 class ReportPublishers(FromCoordinatorMessage, tag="report_publishers"):
@@ -245,6 +263,7 @@ FromCoordinator = (
     | ReportProfile
     | ExpectReceivers
     | RedirectReceivers
+    | ReleaseVisitors
     | ReportPublishers
     | LimitPublishers
     | Federate

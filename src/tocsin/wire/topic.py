@@ -72,6 +72,19 @@ class AttachReceiver(FromClientMessage, tag="attach_receiver"):
     """From an edge that relays the topic: only its home may answer. Another edge would relay to a relay."""
 
 
+class FindPosition(FromClientMessage, tag="find_position"):
+    """From a receiver that changes sites, to a home: the position behind which it has to attach at an edge of the site.
+    Answered with `position_found`."""
+
+    id: int
+    topic: TopicName
+    flows: dict[int, int] | None = None
+    """Flow (`model.flow`) → the last number that the receiver has of it. None asks for the numbers of all flows."""
+    after: tuple[int, int] | None = None
+    """Without `flows`: the receiver's last position (epoch, sequence) here. The home answers with the numbers there, or
+    with those of the present position if it does not keep the messages in between."""
+
+
 class Publish(FromClientMessage, tag="publish"):
     """Messages with consecutive numbers, the first of which is `number`."""
 
@@ -133,7 +146,18 @@ class Offered(FromClientMessage, tag="offered"):
 
 
 FromClient = (
-    Login | AttachSender | AttachReceiver | Publish | Detach | Ready | Ping | Probe | Locate | Feedback | Offered
+    Login
+    | AttachSender
+    | AttachReceiver
+    | FindPosition
+    | Publish
+    | Detach
+    | Ready
+    | Ping
+    | Probe
+    | Locate
+    | Feedback
+    | Offered
 )
 
 
@@ -175,6 +199,23 @@ class ReceiverAttached(ToClientMessage, tag="receiver_attached"):
     """(epoch, first sequence): messages of an earlier epoch from there on may be lost. How many is not known."""
     since: int = 0
     """The sequence has continued without a gap since this epoch; 0 if that is not said."""
+
+
+class PositionFound(ToClientMessage, tag="position_found"):
+    id: int
+    own: int
+    """The flow of this home's site: the messages of its own clients."""
+    epoch: int
+    sequence: int
+    """The receiver has every message up to here. It may have later ones too."""
+    since: int
+    """The sequence has continued without a gap since this epoch."""
+    own_sequence: int
+    """The receiver has every message of this site's clients up to here."""
+    flows: dict[int, int]
+    """The last number of each flow of another site at this position, if the request asks for that."""
+    missed: bool = False
+    """Messages of this site's clients behind the receiver's number may be lost."""
 
 
 class Waiting(ToClientMessage, tag="waiting"):
@@ -260,6 +301,20 @@ class Moving(ToClientMessage, tag="moving"):
     address: str
 
 
+class VisitorAccess(msgspec.Struct, frozen=True):
+    """How a receiver attaches to an edge of a neighbouring site, its host."""
+
+    site: str
+    home: str
+    """The address of the topic's home there: it answers `find_position`."""
+    token: str
+    """It permits to receive this topic, for a short time."""
+
+    def __repr__(self) -> str:
+        """Without the token: the text may get into a log."""
+        return f"VisitorAccess(site={self.site!r}, home={self.home!r})"
+
+
 class Redirect(ToClientMessage, tag="redirect"):
     """To a receiver at an edge: receive this topic from another edge. Attach there after the last position, and detach
     here once that is answered. This broker continues to send until then."""
@@ -268,6 +323,8 @@ class Redirect(ToClientMessage, tag="redirect"):
     topic: TopicName
     broker: BrokerId
     address: str
+    visitor: VisitorAccess | None = None
+    """If the other edge belongs to a neighbouring site. Positions of this site mean nothing there."""
 
 
 class Limit(ToClientMessage, tag="limit"):
@@ -308,6 +365,6 @@ class Closing(ToClientMessage, tag="closing"):
     reconnect: bool
 
 
-Answers = LoggedIn | SenderAttached | ReceiverAttached | Waiting | Detached | Pong | Probed | Refused
+Answers = LoggedIn | SenderAttached | ReceiverAttached | PositionFound | Waiting | Detached | Pong | Probed | Refused
 Pushes = Messages | Gap | Acknowledged | NotAccepted | Moving | Redirect | Limit | Moved | Ended | Beat | Closing
 ToClient = Answers | Pushes

@@ -317,3 +317,61 @@ def test_home_reports_the_rates_of_imported_flows() -> None:
     ((publisher, per_s, size_bytes, _),) = [msgspec.structs.astuple(rate) for rate in report.topics[T]]
     assert (publisher, size_bytes) == (B, 50.0)
     assert per_s == pytest.approx(20.0, rel=0.1), "repeats do not count"
+
+
+@pytest.mark.parametrize("forged", [1 << 64, 1 << 70, 0, -1])
+def test_impossible_number_neither_fails_the_home_nor_hides_later_messages(forged: int) -> None:
+    bench = SiteBench()
+    bench.order("B")
+    reader = bench.receiver()
+    bench.receive((B, flow_number(1, 1), b"x"))
+    bench.receive((B, forged, b"forged"))
+    bench.receive((B, flow_number(1, 2), b"y"))
+    data = [
+        entry[2] for message in bench.take(reader) if isinstance(message, wire.Messages) for entry in message.messages
+    ]
+    assert data == [b"x", b"y"]
+    assert bench.core.state.topics[T].publishers[B] == flow_number(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("position", "answer", "of_b"), [(1, 1, 1), (2, 2, 1), (3, 3, 3), (9, 4, 4)], ids=["early", "own", "flow", "beyond"]
+)
+def test_home_names_the_numbers_of_flows_at_a_position(position: int, answer: int, of_b: int) -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.receive((B, flow_number(1, 1), b"b1"))
+    bench.publish(bench.sender(), 1, b"a")
+    bench.receive((B, flow_number(1, 3), b"b3"), (B, flow_number(1, 4), b"b4"))
+    reader = bench.receiver()
+    bench.ask(reader, wire.FindPosition(50, T, None, (1, position)))
+    found = bench.last(reader)
+    assert isinstance(found, wire.PositionFound)
+    assert (found.own, found.epoch, found.sequence) == (A, 1, answer)
+    expected = flow_number(1, 4) if of_b == 4 else flow_number(1, {1: 2, 3: 3}[of_b])
+    assert found.flows == {B: expected}, "everything up to this number is at or before the position"
+
+
+def test_home_finds_the_position_behind_which_messages_are_missing() -> None:
+    bench = SiteBench()
+    bench.order("B")
+    bench.receive((B, flow_number(1, 1), b"b1"))
+    bench.publish(bench.sender(), 1, b"a")
+    bench.receive((B, flow_number(1, 3), b"b3"))
+    reader = bench.receiver()
+    bench.ask(reader, wire.FindPosition(50, T, {A: flow_number(1, 2), B: flow_number(1, 1)}))
+    found = bench.last(reader)
+    assert isinstance(found, wire.PositionFound)
+    assert (found.sequence, found.own_sequence) == (1, 2), "b3 is missing, and b1 and a are not"
+
+
+def test_receiver_gets_no_flow_again_because_another_is_unknown() -> None:
+    bench = SiteBench()
+    bench.order("B", "C")
+    bench.receive((B, flow_number(1, 1), b"b1"), (B, flow_number(1, 2), b"b2"))
+    reader = bench.receiver()
+    bench.ask(reader, wire.FindPosition(50, T, {B: flow_number(1, 2)}))
+    assert bench.last(reader).sequence == 2, "no client here has published"  # type: ignore[union-attr]
+    bench.receive((C, flow_number(1, 9), b"c9"), (B, flow_number(1, 3), b"b3"))
+    bench.ask(reader, wire.FindPosition(51, T, {B: flow_number(1, 3)}))
+    assert bench.last(reader).sequence == 2, "c9 is missing"  # type: ignore[union-attr]

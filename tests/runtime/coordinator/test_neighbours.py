@@ -173,9 +173,9 @@ def test_demand_of_two_sites_leads_to_an_import_and_counts_are_shown(tmp_path: P
             federated = await homes[1].receive(Federate)
             assert (federated.site, [access.site for access in federated.neighbours]) == ("west", ["east"])
             await east.admin.post("/v1/topics", json={"topic": TOPIC})
-            await homes[0].send(FlowDemand([TopicDemand(TOPIC, 1, True, False)]))
+            await homes[0].send(FlowDemand([TopicDemand(TOPIC, 1 << 30, True, False)]))
             await west.until("/v1/topics", lambda answer: [entry["topic"] for entry in answer["topics"]] == [TOPIC])
-            await homes[1].send(FlowDemand([TopicDemand(TOPIC, 1, False, True)]))
+            await homes[1].send(FlowDemand([TopicDemand(TOPIC, 1 << 30, False, True)]))
             assert (await homes[1].receive(ImportFlows)).flows == {"east": ["east"]}
             await homes[1].send(FlowCounts([FlowCount("east", "east", TOPIC, 7, 1)]))
             view = await west.until("/v1/sites", lambda view: view["neighbours"][0]["flows"] != [])

@@ -22,8 +22,9 @@ from tocsin.broker.topics.client_coordinates import ClientCoordinates
 from tocsin.broker.topics.delivery import Delivery
 from tocsin.broker.topics.effects import Effect, RequestFlush
 from tocsin.broker.topics.flow_reports import FlowReports
+from tocsin.broker.topics.flows import MOST_FLOWS
 from tocsin.broker.topics.home_log import CommitFigures
-from tocsin.broker.topics.hosted import PREPARED, Connection, HostedTopic, Phase, TopicsState, Waiting
+from tocsin.broker.topics.hosted import OPEN, PREPARED, Connection, HostedTopic, Phase, TopicsState, Waiting
 from tocsin.broker.topics.importing import Importing
 from tocsin.broker.topics.limiting import Limiting
 from tocsin.broker.topics.limits import TopicLimits
@@ -33,6 +34,7 @@ from tocsin.broker.topics.rating import Rating
 from tocsin.broker.topics.recording import Recording
 from tocsin.broker.topics.relaying import Relaying
 from tocsin.model.ids import BrokerId
+from tocsin.model.permission import RECEIVE, permits_topic
 from tocsin.wire import topic as wire
 from tocsin.wire import topic_link
 from tocsin.wire.errors import Code
@@ -179,6 +181,8 @@ class TopicHomes:
                     self._ownership.handing_over.on_ready(connection, topic)
             case wire.AttachSender() | wire.AttachReceiver() as request:
                 self._attach(connection, request)
+            case wire.FindPosition() as request:
+                self._find_position(connection, request)
             case wire.Detach(number, at):
                 topic = self.state.by_number.get(at)
                 if topic is not None:
@@ -236,6 +240,22 @@ class TopicHomes:
             state.refuse(connection, request.id, Code.NOT_READY, message, _RETRY_S)
         else:
             self._carry_out(connection, topic, request)
+
+    def _find_position(self, connection: Connection, request: wire.FindPosition) -> None:
+        """A receiver that changes sites asks its own home, or the one of the other site."""
+        state, topic = self.state, self.state.topics.get(request.topic)
+        if not permits_topic(connection.scopes, RECEIVE, request.topic):
+            state.forbid(connection, request.id, RECEIVE, request.topic)
+        elif topic is None or topic.phase is not OPEN or not state.lease.valid(state.now_s):
+            message = "this broker is not the home of this topic now; look the home up"
+            state.refuse(connection, request.id, Code.NOT_HOME, message, _RETRY_S)
+        elif not state.site:
+            state.refuse(connection, request.id, Code.NOT_READY, "this broker does not know its site yet", _RETRY_S)
+        elif len(request.flows or ()) > MOST_FLOWS:
+            state.refuse(connection, request.id, Code.TOO_MANY, f"a request names at most {MOST_FLOWS:,} flows")
+        else:
+            self._delivery.flush_topic(topic)
+            self._delivery.flows.find(connection, topic, request)
 
     def _has_room(self, connection: Connection, request: wire.AttachSender | wire.AttachReceiver) -> bool:
         """True if the connection may have another attachment; else the request is refused."""

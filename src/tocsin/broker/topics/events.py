@@ -17,6 +17,7 @@ from tocsin.wire.site_link import (
     ImportFlows,
     LimitPublishers,
     RedirectReceivers,
+    ReleaseVisitors,
     ReportPublishers,
 )
 from tocsin.wire.topic_log import Epochs, FromFollower, FromHome, Piece, Snapshot
@@ -102,7 +103,7 @@ class LimitsReceived(Event, frozen=True):
 class SiteMessageReceived(Event, frozen=True):
     """The coordinator moves receivers between edges."""
 
-    message: ExpectReceivers | RedirectReceivers
+    message: ExpectReceivers | RedirectReceivers | ReleaseVisitors
 
 
 class Ticked(Event, frozen=True):

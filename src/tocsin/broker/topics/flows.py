@@ -11,6 +11,8 @@ that number is a mark in front of the flow's next message.
 
 from __future__ import annotations
 
+from itertools import islice
+
 from tocsin.broker.topics.events import ConnectionId
 from tocsin.broker.topics.hosted import Connection, FlowReceiver, HostedTopic, TopicsState
 from tocsin.model.flow import flow_number, flow_of, flow_position, flow_publisher, is_flow, is_mark, mark_of
@@ -44,6 +46,26 @@ class Flows:
             else:
                 receiver.starts[flow] = _start(topic, receiver, flow, number)
         return min(receiver.starts.values(), default=topic.sent)
+
+    def find(self, connection: Connection, topic: HostedTopic, request: wire.FindPosition) -> None:
+        """A receiver changes sites: report the numbers of all flows at its position, or the position behind which it
+        misses messages."""
+        own = flow_publisher(self._state.site)
+        if request.flows is None:
+            position = _known_position(topic, request.after)
+            where = (topic.epoch, position, topic.since, position)
+            answer = wire.PositionFound(request.id, own, *where, _numbers_at(topic, position))
+        else:
+            known = dict.fromkeys((own, *(flow for flow in topic.publishers if is_flow(flow) and not is_mark(flow))), 0)
+            known |= {flow: max(0, number) for flow, number in request.flows.items() if flow in known}
+            receiver = FlowReceiver(own, known)
+            starts = {
+                flow: _start(topic, receiver, flow, number) if number else _before_first(topic, flow, flow == own)
+                for flow, number in known.items()
+            }
+            where = (topic.epoch, min(starts.values()), topic.since, starts[own])
+            answer = wire.PositionFound(request.id, own, *where, {}, bool(receiver.pending))
+        self._state.send(connection, answer)
 
     def newest_epoch(self, request: wire.AttachReceiver) -> int:
         """The last epoch of this site's topic that the receiver knows."""
@@ -125,6 +147,33 @@ def _start(topic: HostedTopic, receiver: FlowReceiver, flow: int, number: int) -
             start = min(start, sequence - 1)  # the neighbour may not know of this mark
         sequence -= 1
     return start
+
+
+def _known_position(topic: HostedTopic, after: tuple[int, int] | None) -> int:
+    """The receiver's position, if all messages behind it are in memory and of the present epoch; else the present one:
+    the receiver waits until it has got so far."""
+    if after is not None and after[0] >= topic.since and topic.base <= after[1] <= topic.sent:
+        return after[1] if topic.sequence - after[1] <= len(topic.recent) else topic.sent
+    return topic.sent
+
+
+def _before_first(topic: HostedTopic, flow: int, is_own: bool) -> int:
+    """The position in front of the first kept message of a flow; the present one if none is kept."""
+    for sequence, (publisher, _, _) in enumerate(topic.recent, topic.sequence - len(topic.recent) + 1):
+        if publisher == flow or (is_own and not is_flow(publisher)):
+            return min(sequence - 1, topic.sent)
+    return topic.sent
+
+
+def _numbers_at(topic: HostedTopic, position: int) -> dict[int, int]:
+    """The last number of each flow up to a position."""
+    numbers = {flow: last for flow, last in topic.publishers.items() if is_flow(flow) and not is_mark(flow)}
+    behind = topic.sequence - position
+    newest = islice(reversed(topic.recent), behind) if behind <= len(topic.recent) else reversed(topic.unsent)
+    for publisher, number, _ in newest:
+        if publisher in numbers:
+            numbers[publisher] = number - 1
+    return numbers
 
 
 def _choose(receiver: FlowReceiver, epoch: int, first: int, entries: list[wire.Entry]) -> list[wire.Entry]:

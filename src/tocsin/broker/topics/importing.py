@@ -18,7 +18,7 @@ from tocsin.broker.topics import events
 from tocsin.broker.topics.effects import RequestFlush, StartImport, StopImport, UseNeighbours
 from tocsin.broker.topics.hosted import OPEN, HostedTopic, TopicsState
 from tocsin.broker.topics.limiting import Limiting
-from tocsin.model.flow import flow_of, flow_publisher, is_mark, mark_of
+from tocsin.model.flow import LARGEST_NUMBER, flow_of, flow_publisher, is_mark, mark_of
 from tocsin.model.ids import TopicName
 from tocsin.wire import topic as wire
 from tocsin.wire.site_link import Federate, ImportFlows
@@ -175,6 +175,9 @@ class Importing:
                 if topic.publishers.get(flow, 0) or topic.since > running.order.created:
                     accepted += self._mark(topic, flow)
                 continue  # what came before the first message that the topic ever had of the flow is not missing
+            if not 0 < number <= LARGEST_NUMBER:
+                accepted += self._mark(topic, flow)  # no home gives such a number
+                continue
             is_new = number > topic.publishers.get(flow, 0)
             self._count(running, flow, is_new)
             if is_new and len(data) > self._state.limits.topic_message_bytes:

@@ -65,7 +65,7 @@ class Redirecting:
                 continue
             self._absent.pop((order.topic, client), None)
             self._leaving[order.topic, client] = (order, connections)
-            state.send_to_all(connections, wire.Redirect(topic.at, topic.name, order.broker, order.address))
+            state.send_to_all(connections, _redirect(topic, order, client))
 
     def _remember(self, client: Client, order: RedirectReceivers) -> None:
         self._absent[order.topic, client] = (order, self._state.now_s + _ABSENT_S)
@@ -76,8 +76,7 @@ class Redirecting:
             return
         absent = self._absent.pop((topic.name, connection.client), None)
         if absent is not None and self._state.now_s < absent[1] and topic.name in connection.receiving:
-            order = absent[0]
-            self._state.send(connection, wire.Redirect(topic.at, topic.name, order.broker, order.address))
+            self._state.send(connection, _redirect(topic, absent[0], connection.client))
 
     def forget_absent(self) -> None:
         if self._absent:
@@ -100,3 +99,7 @@ class Redirecting:
             self._remember(connection.client, order)
         self._state.report(ReceiverLeft(topic, connection.client, gone=gone))
         return True
+
+
+def _redirect(topic: HostedTopic, order: RedirectReceivers, client: Client) -> wire.Redirect:
+    return wire.Redirect(topic.at, topic.name, order.broker, order.address, order.visitors.get(client))

@@ -25,7 +25,7 @@ from tocsin.model.ids import TopicName
 from tocsin.model.permission import RECEIVE, permits_topic
 from tocsin.wire import topic as wire
 from tocsin.wire.errors import Code
-from tocsin.wire.site_link import ExpectReceivers, RedirectReceivers
+from tocsin.wire.site_link import VISITOR_MARK, ExpectReceivers, RedirectReceivers, ReleaseVisitors, visitor_user
 
 _UNUSED_S = 10.0
 """How long an edge relays a topic without receivers: a receiver that reconnects finds its messages."""
@@ -226,6 +226,19 @@ class Relaying:
                     self.redirecting.expect(topic, clients)
             case RedirectReceivers(topic=name) as order:
                 self.redirecting.redirect(self.topics.get(name) or self._state.topics.get(name), order)
+            case ReleaseVisitors(site):
+                for topic in self.topics.values():
+                    self._release_visitors(topic, site)
+
+    def _release_visitors(self, topic: RelayedTopic, site: str | None) -> None:
+        """End the attachments of visitors: they continue at their own site."""
+        connections = [self._state.connections[identity] for identity in topic.clients]
+        visitors = [connection for connection in connections if _is_visitor(connection.user, site)]
+        message = wire.Ended(topic.at, topic.name, str(Code.NOT_HOME), "this site needs its capacity; return home")
+        self._state.send_to_all([visitor.id for visitor in visitors], message)
+        for visitor in visitors:
+            self._delivery.detach(visitor, topic)
+            self.detached(visitor, topic, gone=False)
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
@@ -278,3 +291,8 @@ class Relaying:
 def _is_elsewhere(hosted: HostedTopic | None) -> bool:
     """True if another broker is the topic's home."""
     return hosted is None or hosted.phase is Phase.STOPPED
+
+
+def _is_visitor(user: str, site: str | None) -> bool:
+    """True for a user of this other site; None for any other site."""
+    return VISITOR_MARK in user if site is None else user.startswith(visitor_user(site, ""))

@@ -221,6 +221,13 @@ class Acceptor:
     room: Load
     gained: set[TopicName] = field(default_factory=set)
 
+    def may_take(self, bundle: Bundle) -> bool:
+        """False if this broker belongs to another site and the topic's flow is not there, or the delay requirement of
+        the topic does not allow for the longer way [ePEER §4.4.3.2]."""
+        report = self.report
+        is_there = report.offers is None or bundle.topic in report.offers
+        return is_there and (report.delay_s == 0.0 or bundle.latency_s + report.delay_s <= bundle.delay_s)
+
     def influence(self, bundle: Bundle, clients: int, sent_bytes_per_s: float) -> Load:
         """L_t: the load that some clients of a bundle add. Publishers bring their input to a head. Subscribers bring
         an edge their output; only the first of a topic brings its input and the matching that all share."""
@@ -269,7 +276,7 @@ class OffloadSelection:
                 if not overload:
                     return
                 helps = any(bundle.load.of(metric) > 0.0 for metric in overload)
-                if not helps or self._is_chosen(bundle):
+                if not helps or self._is_chosen(bundle) or not acceptor.may_take(bundle):
                     continue
                 influence = acceptor.influence_of_all(bundle)
                 if influence.fits(acceptor.room):
@@ -285,7 +292,8 @@ class OffloadSelection:
         for bundle in bundles:
             if self._relieved(bundle) & self.overload().keys() and not self._is_chosen(bundle):
                 for acceptor in acceptors:
-                    self._split_to(bundle, acceptor)
+                    if acceptor.may_take(bundle):
+                        self._split_to(bundle, acceptor)
 
     def _relieved(self, bundle: Bundle) -> set[Metric]:
         """The metrics of which a part of the bundle relieves the source."""

@@ -115,6 +115,8 @@ class Bundle:
     client_matched_per_s: float = 0.0
     """The part of the matching that leaves with each client. 0: a broker matches a message once for all subscribers of
     its topic [ePEER table 4-3]. Otherwise it matches a message once per subscription."""
+    latency_s: float = 0.0
+    """The delay that the topic's messages have already, as measured; 0 if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,10 @@ class BrokerReport:
     capacity: Load
     topics: Container[TopicName] = frozenset()
     """Topics that the broker serves: more clients of these topics add no input and no matching."""
+    delay_s: float = 0.0
+    """A broker of another site: so much later do messages reach clients that move there, as measured."""
+    offers: Container[TopicName] | None = None
+    """A broker of another site: the topics whose flows that site has. None: of all topics."""
 
     @property
     def used(self) -> Utilisation:

@@ -139,7 +139,9 @@ class LinkToCoordinator:
                 self._topics.happened(topic_events.CoordinatorMessageReceived(message))
             elif isinstance(message, site_link.LimitPublishers | site_link.ReportPublishers):
                 self._topics.happened(topic_events.LimitsReceived(message))
-            elif isinstance(message, site_link.ExpectReceivers | site_link.RedirectReceivers):
+            elif isinstance(
+                message, site_link.ExpectReceivers | site_link.RedirectReceivers | site_link.ReleaseVisitors
+            ):
                 self._topics.happened(topic_events.SiteMessageReceived(message))
             elif isinstance(message, site_link.Federate | site_link.ImportFlows):
                 self._topics.happened(topic_events.FederationReceived(message))

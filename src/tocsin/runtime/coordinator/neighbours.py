@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import count
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -21,7 +22,13 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from tocsin.coordinator.events import NeighbourClosed, NeighbourEvent, NeighbourMessageReceived, NeighbourOpened
+from tocsin.coordinator.events import (
+    NeighbourClosed,
+    NeighbourEvent,
+    NeighbourMeasured,
+    NeighbourMessageReceived,
+    NeighbourOpened,
+)
 from tocsin.model.backoff import retry_delay_s
 from tocsin.runtime.http.logs import logger
 from tocsin.wire import neighbour_link as wire
@@ -36,6 +43,10 @@ _LONGEST_S = 2.0
 _QUEUE = 100_000
 """The most queued messages. With more, the neighbour does not read, and the connection is closed."""
 _ROUND_TRIPS = 2_000
+_RECENT = 20
+"""Round trips whose median is the delay between the sites: those of the last five seconds."""
+_MEASURED = 4
+"""Pings between two reports of that: a second."""
 _STEADY_S = 2.0
 """A connection that lasted this long was healthy: the next one is opened at once."""
 _ENDED, _REFUSED = 1000, 1008
@@ -161,7 +172,10 @@ class NeighbourConnections:
         try:
             if is_opener:
                 self._post(NeighbourOpened(site, number))
-            await connection.run(lambda message: self._post(NeighbourMessageReceived(site, number, message)))
+            await connection.run(
+                lambda message: self._post(NeighbourMessageReceived(site, number, message)),
+                lambda round_trip_s: self._post(NeighbourMeasured(site, round_trip_s)),
+            )
         finally:
             del self._open[number]
             self._post(NeighbourClosed(site, number, connection.is_silent))
@@ -222,9 +236,11 @@ class NeighbourConnection:
             self.end_reason = reason
             self._outgoing.put_nowait(None)
 
-    async def run(self, post: Callable[[wire.FromNeighbour], None]) -> None:
-        """Call `post` with each message until the connection is lost or closed."""
-        parts = (self._receive(post), self._send(), self._ping(), self._end())
+    async def run(
+        self, post: Callable[[wire.FromNeighbour], None], measured: Callable[[float], None] = lambda round_trip_s: None
+    ) -> None:
+        """Call `post` with each message until the connection is lost or closed, and `measured` with round trips."""
+        parts = (self._receive(post, measured), self._send(), self._ping(), self._end())
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -236,7 +252,7 @@ class NeighbourConnection:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _receive(self, post: Callable[[wire.FromNeighbour], None]) -> None:
+    async def _receive(self, post: Callable[[wire.FromNeighbour], None], measured: Callable[[float], None]) -> None:
         while True:
             message = _decoder.decode(await self._receive_text())
             self._heard_s = time.monotonic()
@@ -245,6 +261,8 @@ class NeighbourConnection:
             elif isinstance(message, wire.Pong):
                 if (sent_s := self._pinged_s.pop(message.number, None)) is not None:
                     self._round_trips.append(time.monotonic() - sent_s)
+                    if message.number % _MEASURED == 1:
+                        measured(median(list(self._round_trips)[-_RECENT:]))
             else:
                 post(message)
 

@@ -27,6 +27,7 @@ from tocsin.coordinator.effects import (
     ReleaseAtCluster,
     RequestRejection,
     SendHandOver,
+    SendHosting,
     SendToBroker,
     SendToNeighbour,
     StoreEffect,
@@ -34,6 +35,7 @@ from tocsin.coordinator.effects import (
 from tocsin.coordinator.events import Event, LinkClosed, LinkMessageReceived, Ticked
 from tocsin.coordinator.planning import Planner
 from tocsin.coordinator.rules import CoordinatorRules
+from tocsin.coordinator.site_hosting import Admits
 from tocsin.coordinator.turn import Proves
 from tocsin.model.backoff import retry_delay_s
 from tocsin.model.ids import BrokerId
@@ -44,6 +46,7 @@ from tocsin.runtime.coordinator.store import CoordinatorStore, Superseded
 from tocsin.runtime.http.logs import logger
 from tocsin.wire.errors import Code, NotLeading, TocsinError
 from tocsin.wire.link import FromCoordinator, HandOver
+from tocsin.wire.neighbour_link import Hosting
 
 _BATCH_EVENTS = 10_000
 """Most events handled before their changes are stored."""
@@ -61,13 +64,16 @@ class CoordinatorProcess:
         sign: Callable[[SendHandOver], str],
         *,
         proves: Proves = lambda broker, subscriber, token: True,
+        admits: Admits = lambda site, topic, token: False,
+        host: Callable[[SendHosting], Hosting] = lambda effect: Hosting(effect.number, effect.address, effect.home, {}),
         planners: Mapping[str, Planner] | None = None,
         tick_s: float = 0.25,
         release_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
         keep_at_cluster: Callable[[BrokerId], None] = lambda broker: None,
         refusal: Callable[[], NotLeading | None] = lambda: None,
     ) -> None:
-        """`sign` returns the token of a hand-over. `proves` checks that a token proves a session at a broker.
+        """`sign` returns the token of a hand-over, `host` the answer with the tokens of a neighbour's receivers.
+        `proves` checks that a token proves a session at a broker, `admits` that a neighbour's token permits a topic.
 
         `release_at_cluster` releases a broker's subscriptions at the data cluster and later posts `BrokerReleased`;
         `keep_at_cluster` cancels that. `refusal` says why this process may not lead at the moment.
@@ -81,6 +87,8 @@ class CoordinatorProcess:
         self._epoch = epoch
         self._sign = sign
         self._proves = proves
+        self._admits = admits
+        self._host = host
         self._planners = dict(planners or {})
         self._tick_s = tick_s
         self._release_at_cluster = release_at_cluster
@@ -124,7 +132,7 @@ class CoordinatorProcess:
     def _load(self) -> Coordinator:
         memory = self._store.load()
         epoch = f"{self._epoch}.{next(self._starts)}"
-        options: dict[str, Any] = {"planners": self._planners, "proves": self._proves}
+        options: dict[str, Any] = {"planners": self._planners, "proves": self._proves, "admits": self._admits}
         return Coordinator(self._rules, epoch, memory=memory, now_s=self.now_s(), **options)
 
     async def stop(self) -> None:
@@ -301,6 +309,9 @@ class CoordinatorProcess:
                 case SendToNeighbour(number, neighbour_message):
                     if self.neighbours is not None:
                         self.neighbours.send(number, neighbour_message)
+                case SendHosting(connection):
+                    if self.neighbours is not None:
+                        self.neighbours.send(connection, self._host(effect))
                 case CloseNeighbour(number, reason):
                     if self.neighbours is not None:
                         self.neighbours.close(number, reason)

@@ -28,7 +28,12 @@ from tocsin.runtime.coordinator.neighbour_file import read_neighbours
 from tocsin.runtime.coordinator.neighbours import NeighbourConnections
 from tocsin.runtime.coordinator.process import CoordinatorProcess
 from tocsin.runtime.coordinator.routes import CoordinatorContext, make_app
-from tocsin.runtime.coordinator.session_tokens import hand_over_signer, session_proofs
+from tocsin.runtime.coordinator.session_tokens import (
+    hand_over_signer,
+    neighbour_check,
+    session_proofs,
+    visitor_signer,
+)
 from tocsin.runtime.coordinator.settings import CoordinatorSettings
 from tocsin.runtime.coordinator.store import CoordinatorStore
 from tocsin.runtime.coordinator.watch import CoordinatorWatch
@@ -138,6 +143,8 @@ class CoordinatorServer:
             epoch,
             hand_over_signer(keys, time.time, settings.session_hours * _HOUR_S),
             proves=session_proofs(keys, external, time.time),
+            admits=neighbour_check(keys, time.time),
+            host=visitor_signer(keys, time.time, rules.site_visit_s),
             planners=self._planners,
             tick_s=settings.tick_s,
             release_at_cluster=releases.release,

@@ -9,13 +9,16 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
-from tocsin.coordinator.effects import SendHandOver
+from tocsin.coordinator.effects import SendHandOver, SendHosting
+from tocsin.coordinator.site_hosting import Admits
 from tocsin.coordinator.turn import Proves
-from tocsin.model.ids import BrokerId, SubscriberId
-from tocsin.model.permission import may_subscribe
+from tocsin.model.ids import BrokerId, SubscriberId, TopicName
+from tocsin.model.permission import RECEIVE, may_subscribe, permits_topic
 from tocsin.runtime.coordinator.key_ring import KeyRing
 from tocsin.runtime.http.credentials import BROKERS, Claims
 from tocsin.runtime.http.trusted_keys import TrustedKeys
+from tocsin.wire.neighbour_link import Hosting
+from tocsin.wire.site_link import visitor_user
 
 _HAND_OVER_TOKEN_S = 60.0
 _LINK_DOWN_S = 3_600.0
@@ -59,6 +62,45 @@ def hand_over_signer(keys: KeyRing, now_s: Callable[[], float], session_s: float
             session_expires_s=ends_s,
             most_subscriptions=None if session is None else session.most_subscriptions,
         )
+
+    return sign
+
+
+def neighbour_check(keys: KeyRing, now_s: Callable[[], float]) -> Admits:
+    """Accept a token that this coordinator gave to a neighbouring site and that permits it to receive the topic."""
+
+    def admits(site: str, topic: TopicName, token: str) -> bool:
+        claims = keys.verifier.claims(token, now_s())
+        return claims is not None and f"site:{site}" in claims.scopes and permits_topic(claims.scopes, RECEIVE, topic)
+
+    return admits
+
+
+def visitor_signer(keys: KeyRing, now_s: Callable[[], float], visit_s: float) -> Callable[[SendHosting], Hosting]:
+    """The tokens of receivers of a neighbouring site: for brokers alone, for one topic, for a short time.
+
+    They end with the neighbour's token, and are revoked with it.
+    """
+
+    def sign(effect: SendHosting) -> Hosting:
+        at_s = now_s()
+        site = keys.verifier.claims(effect.token, at_s)
+        if site is None:
+            return Hosting(effect.number, effect.address, effect.home, {})
+        left_s = visit_s if site.expires_s is None else min(visit_s, site.expires_s - at_s)
+        tokens = {
+            client: keys.signer.sign(
+                visitor_user(effect.site, client.rpartition("/")[0]),
+                [f"{RECEIVE}:{effect.topic}"],
+                now_s=at_s,
+                identity=secrets.token_hex(8),
+                lifetime_s=left_s,
+                audience=BROKERS,
+                origin=site.origin or site.identity,
+            )
+            for client in effect.clients
+        }
+        return Hosting(effect.number, effect.address, effect.home, tokens)
 
     return sign
 

@@ -44,6 +44,7 @@ _POSITIVE_RULES = (
     "topic_output_per_s",
     "site_profile_s",
     "site_offload_s",
+    "site_visit_s",
 )
 
 

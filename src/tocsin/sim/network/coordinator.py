@@ -15,6 +15,8 @@ from tocsin.model.ids import BrokerId
 from tocsin.sim.network.data_cluster import SimulatedDataCluster
 from tocsin.sim.network.transport import HAND_OVER, LINK_S, Pipe, Transport
 from tocsin.wire import link
+from tocsin.wire.neighbour_link import Hosting
+from tocsin.wire.site_link import visitor_user
 
 RECONNECT_S = 1.0
 """How long after the loss of a link, or the start of a coordinator, a broker opens a new link."""
@@ -163,6 +165,11 @@ class SimulatedCoordinator:
                 self._send(effect.link, hand_over)
             case effects.SendToNeighbour() | effects.CloseNeighbour():
                 self.to_neighbour(effect)
+            case effects.SendHosting(connection, number):
+                users = {client: client.rpartition("/")[0] for client in effect.clients}
+                tokens = {client: visitor_user(effect.site, user) for client, user in users.items()}
+                hosting = Hosting(number, effect.address, effect.home, tokens)
+                self.to_neighbour(effects.SendToNeighbour(connection, hosting))
             case effects.CloseLink(_, number, _) if number in self._links:
                 self.cut_link(self._links[number].broker)
             case effects.ReleaseAtCluster(broker):

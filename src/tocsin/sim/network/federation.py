@@ -19,7 +19,7 @@ from tocsin.client.topic_flows import FlowReceiver
 from tocsin.coordinator.effects import CloseNeighbour, SendToNeighbour
 from tocsin.coordinator.events import NeighbourClosed, NeighbourMessageReceived, NeighbourOpened
 from tocsin.coordinator.rules import CoordinatorRules
-from tocsin.model.ids import TopicName
+from tocsin.model.ids import BrokerId, TopicName
 from tocsin.model.topic import Position
 from tocsin.sim.kernel import Kernel
 from tocsin.sim.network.topic_broker import SimulatedTopicBroker
@@ -28,10 +28,20 @@ from tocsin.sim.network.topic_network import SimulatedTopicNetwork
 from tocsin.sim.network.transport import PEER_S, Pipe
 from tocsin.wire import topic as wire
 from tocsin.wire.neighbour_link import FromNeighbour
-from tocsin.wire.site_link import NeighbourAccess, Role
+from tocsin.wire.site_link import (
+    VISITOR_MARK,
+    NeighbourAccess,
+    RedirectReceivers,
+    ReleaseVisitors,
+    Role,
+    visitor_user,
+)
+from tocsin.wire.topic import VisitorAccess
 from tocsin.wire.topic_directory import WatchAnswer
 
 _CONNECT_S = 0.25
+_RUNS = 1_000
+"""The most clients of a site: receivers of one site meet those of another one at its edges."""
 _FIRST_RUN = 10_000
 """Imports have clients with runs above those of the site's own clients."""
 
@@ -65,11 +75,44 @@ class SimulatedFederation:
             )
             own_rules = replace(rules, site=site, neighbours=neighbours)
             network = SimulatedTopicNetwork(
-                kernel, brokers, own_rules, limits, roles=roles, on_start=partial(self._add_imports, site)
+                kernel,
+                brokers,
+                own_rules,
+                limits,
+                roles=roles,
+                on_start=partial(self._add_imports, site),
+                first_run=1 + _RUNS * len(self.sites),
             )
             network.coordinator.to_neighbour = self._to_neighbour
+            network.find_elsewhere = self._find
             self.sites[site] = network
         kernel.every(_CONNECT_S, self._connect)
+
+    def _find(self, address: str) -> SimulatedTopicBroker | None:
+        """A broker of any site."""
+        name = BrokerId(address.removeprefix("ws://"))
+        return next((network.brokers[name] for network in self.sites.values() if name in network.brokers), None)
+
+    def visit(self, topic: TopicName, source: BrokerId, host: str, target: BrokerId) -> None:
+        """Send the receivers of a topic from an edge to an edge of another site, as the two coordinators order it."""
+        core, edge = self.sites[host].coordinator.core, self._find(f"ws://{source}")
+        record = None if core is None else core.registry.topics.topics.get(topic)
+        if record is None or record.home is None or edge is None:
+            return
+        site = next(name for name, network in self.sites.items() if source in network.brokers)
+        clients = {
+            connection.client: VisitorAccess(host, f"ws://{record.home}", visitor_user(site, connection.user))
+            for connection in edge.core.state.connections.values()
+            if VISITOR_MARK not in connection.user
+        }
+        if clients:
+            order = RedirectReceivers(topic, list(clients), target, f"ws://{target}", clients)
+            edge.happened(broker_events.SiteMessageReceived(order))
+
+    def release(self, host: str) -> None:
+        """The edges of a site end all visits."""
+        for broker in self.sites[host].brokers.values():
+            broker.happened(broker_events.SiteMessageReceived(ReleaseVisitors()))
 
     def number(self) -> int:
         return next(self._connections)

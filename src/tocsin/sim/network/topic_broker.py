@@ -105,7 +105,9 @@ class SimulatedTopicBroker:
             case broker_events.CoordinatorMessageReceived(message):
                 if isinstance(message, topic_link.FromCoordinator):
                     self.happened(events.CoordinatorMessageReceived(message))
-                elif isinstance(message, site_link.ExpectReceivers | site_link.RedirectReceivers):
+                elif isinstance(
+                    message, site_link.ExpectReceivers | site_link.RedirectReceivers | site_link.ReleaseVisitors
+                ):
                     self.happened(events.SiteMessageReceived(message))
                 elif isinstance(message, site_link.Federate | site_link.ImportFlows):
                     self.happened(events.FederationReceived(message))

@@ -16,6 +16,7 @@ from tocsin.model.topic import Position
 from tocsin.sim.network.topic_broker import SimulatedTopicBroker
 from tocsin.sim.network.transport import ACCESS_S, Pipe, Transport
 from tocsin.wire import topic as wire
+from tocsin.wire.site_link import VISITOR_MARK
 from tocsin.wire.topic_directory import WatchAnswer
 
 WATCH_S = 0.5
@@ -49,7 +50,9 @@ class SimulatedTopicConnection:
     def _reach_broker(self, message: wire.FromClient) -> None:
         assert self.broker is not None
         if isinstance(message, wire.Login):
-            opened = broker_events.ConnectionOpened(self.identity, self.client.user, message.id, run=message.run)
+            token = message.token or ""
+            user = token if VISITOR_MARK in token else self.client.user  # a visitor's token is its name at the host
+            opened = broker_events.ConnectionOpened(self.identity, user, message.id, run=message.run)
             self.broker.happened(opened)
         else:
             self.broker.happened(broker_events.RequestReceived(self.identity, message))

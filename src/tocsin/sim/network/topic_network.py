@@ -42,10 +42,14 @@ class SimulatedTopicNetwork:
         retain: int = 1_000_000,
         roles: Mapping[str, Role] = {},
         on_start: Callable[[SimulatedTopicBroker], None] = lambda broker: None,
+        first_run: int = 1,
     ) -> None:
         """`retain`: messages that a log keeps when it is trimmed. `roles`: of brokers in a site; each edge is a
-        standby. `on_start` is called with each process of a broker before it starts."""
+        standby. `on_start` is called with each process of a broker before it starts. `first_run`: of its clients;
+        networks whose clients meet need different ones."""
         self._roles = roles
+        self.find_elsewhere: Callable[[str], SimulatedTopicBroker | None] = lambda address: None
+        """Finds brokers of other sites, to which receivers may move."""
         self.on_start = on_start
         self.kernel = kernel
         self.transport = Transport(kernel)
@@ -58,7 +62,7 @@ class SimulatedTopicNetwork:
         self._retain = retain
         self.disks: dict[BrokerId, SimulatedDisk] = {}
         self.replicas = ReplicaNetwork(self.transport, lambda name: self.brokers.get(name))
-        self._numbers = count(1)
+        self._numbers = count(first_run)
         cluster = SimulatedDataCluster(kernel, {}, lambda _name, _rng: [])
         self.coordinator = SimulatedCoordinator(rules, self.transport, cluster, lambda: list(self.brokers.values()))
         self.coordinator.start()
@@ -119,7 +123,7 @@ class SimulatedTopicNetwork:
         return client
 
     def find(self, address: str) -> SimulatedTopicBroker | None:
-        return self.brokers.get(BrokerId(address.removeprefix("ws://")))
+        return self.brokers.get(BrokerId(address.removeprefix("ws://"))) or self.find_elsewhere(address)
 
     # -- the coordinator's REST API ------------------------------------------------------------------------------------
 

@@ -98,8 +98,8 @@ function balancing({ on, scheme, shuffle }) {
   return on && used.length ? `balancing by ${used.join(" and ")}` : "balancing is off";
 }
 
-const METRICS = ["Ui", "Uo", "Um"];
-const STATES = { OVERLOAD: "bad", HIGH: "warn", BUSY: "warn" };
+export const METRICS = ["Ui", "Uo", "Um"];
+export const STATES = { OVERLOAD: "bad", HIGH: "warn", BUSY: "warn" };
 
 /** The role of a broker in a site; "" if it has none. */
 export const roleWord = ({ role, standby }) => (role ? (standby ? `${role}, standby` : role) : "");

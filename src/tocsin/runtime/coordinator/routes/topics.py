@@ -8,7 +8,14 @@ from collections.abc import Callable
 from fastapi import APIRouter, Request, Response
 
 from tocsin.coordinator.effects import RequestRejection
-from tocsin.coordinator.events import ReceiversRedirected, TopicCreated, TopicDeleted, TopicMoveOrdered, TopicsUsed
+from tocsin.coordinator.events import (
+    ReceiverLocated,
+    ReceiversRedirected,
+    TopicCreated,
+    TopicDeleted,
+    TopicMoveOrdered,
+    TopicsUsed,
+)
 from tocsin.coordinator.network_coordinates import landmarks
 from tocsin.coordinator.topic_views import topic_entry
 from tocsin.model.ids import BrokerId, DatasetName, TopicName
@@ -132,6 +139,7 @@ async def watch_topics(request: Request) -> Response:
     for pattern in body.receive:
         _check_pattern(pattern)
     refused = await _use(context, caller, body)
+    await _locate(context, caller, body)
     wait_s = 0.0 if refused or body.after is None else body.wait_s
     entries = await _changed(context, caller, body, wait_s)
     epoch, near = context.core.registry.topics.epoch, landmarks(context.core.registry)
@@ -168,6 +176,18 @@ async def _use(context: CoordinatorContext, caller: Caller, body: WatchRequest) 
         )
         refused |= {name: Refusal(str(reason.code), reason.message) for name, reason in rejected.items()}
     return refused
+
+
+async def _locate(context: CoordinatorContext, caller: Caller, body: WatchRequest) -> None:
+    """In a site that chooses edges by distance, the first receiver of a topic decides which edge is near."""
+    coordinate = checked_coordinate(body.coordinate)
+    if coordinate is None or not context.core.rules.site_by_distance or not caller.uses_edges:
+        return
+    topics = context.core.registry.topics.topics
+    received = [entry.topic for entry in _wanted(context, caller, body) if entry.receive]
+    new = tuple(name for name in received if topics[name].first_receiver is None)
+    if new:
+        await context.process.request(lambda number: ReceiverLocated(number, new, coordinate))
 
 
 def _creators(body: WatchRequest) -> dict[TopicName, str]:

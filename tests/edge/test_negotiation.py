@@ -94,7 +94,7 @@ def test_node_without_room_for_its_child_makes_room_at_once() -> None:
     assert [world.nodes[node].host.usage() for node in (TOP, MIDDLE, BOTTOM)] == [Usage(12), Usage(55), Usage(55)]
 
 
-def test_node_without_room_waits_for_an_overload_of_its_own_in_the_thesis() -> None:
+def test_node_without_room_waits_for_its_own_overload_in_the_thesis() -> None:
     world = full_below_full(RULES)
     for _ in range(3):
         world.do(Action("period", BOTTOM))

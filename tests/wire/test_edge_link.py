@@ -59,7 +59,7 @@ FROM_ROOT: list[tuple[edge_link.RootMessage, str]] = [
     ),
     (edge_link.RunGeneration(2), '{"type":"run_generation","number":2}'),
     (edge_link.BeatAnswer(1.5, {"Q": 5}), '{"type":"beat_answer","sent_s":1.5,"floors_us":{"Q":5}}'),
-    (edge_link.Fenced(7), '{"type":"fenced","run":7}'),
+    (edge_link.Fenced(7, 5), '{"type":"fenced","run":7,"known":5}'),
     (edge_link.GrantPublisher("p", "R"), '{"type":"grant_publisher","publisher":"p","stream":"R"}'),
     (
         edge_link.OrderTransfer(1, ["Q/sort"], "leaf"),

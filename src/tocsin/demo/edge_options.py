@@ -33,8 +33,10 @@ class EdgeOptions:
     burst_pct: float = 125.0
     """The burst: the load that the leaf would have without a limit, in percent of its budget. The factor of the rates
     follows from the calibration, so that the burst is the same on a faster machine."""
-    peaks: int = 6
-    """Further queries per user in the burst."""
+    peaks: int = 32
+    """Further queries per user in the burst. Operators that leave a node take their work along, and the readings that
+    they need are sent after them, to each node on the way. With few queries the readings cost more than the work, and
+    no division among leaf, district and city keeps all three below U_t."""
     cpu_share: float = 0.12
     """Budget of each node in the burst, as a share of one core."""
     transfers: int = 20

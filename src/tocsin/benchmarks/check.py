@@ -94,6 +94,7 @@ SHORT_FORMS = (
         (Bar("spark_s_p50", at_most=15.0, per_reference=True),),
     ),
     ShortForm("ingest", ("--records", "100000", "--rounds", "3"), (Bar("worst_ratio", at_least=0.2),)),
+    ShortForm("storage", ("--rows", "1000000", "--files", "4", "--rounds", "3"), (Bar("arrow_ratio", at_least=0.4),)),
     ShortForm("latency", ("--seconds", "8", "--warm-up-s", "20", "--rounds", "2"), (Bar("ratio", at_most=2.5),)),
     ShortForm(
         "many-channels",

@@ -156,13 +156,19 @@ def _burst(run: dict[str, Any]) -> list[Claim]:
 def _visits(run: dict[str, Any]) -> list[Claim]:
     """No edge of the site can help another one: receivers move to the neighbouring site."""
     wrong = sum(int(run[key]) for key in ("lost", "repeated", "gaps"))
-    chosen: dict[str, Any] = {"decided_by": _CHOSEN, "missing": _NEVER}
     site = "all edges of the site at most at 0.95, none BUSY"
     return [
         _in_time("overload-seen-visits", "[ePEER §4.4.1]", "two measurements", run.get("overload_seen_s"), 2.0),
         _in_time("relieved-visits", "[ePEER §4.4.4]", site, run.get("relieved_s"), 5.0),
         at_least(
-            "visitors", "[ePEER §4.4.4]", "receivers move to the other site", run.get("visitors"), 1.0, "", **chosen
+            "visitors",
+            "[ePEER §4.4.4]",
+            "receivers move to the other site",
+            run.get("visitors"),
+            1.0,
+            "",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
         ),
         equals(
             "nothing-lost-visits",
@@ -179,11 +185,32 @@ def _visits(run: dict[str, Any]) -> list[Claim]:
             run.get("tight_p99_s"),
             TIGHT_S,
             "s, 99th percentile",
-            **chosen,
+            decided_by=_CHOSEN,
+            missing=_NEVER,
         ),
-        at_most("pause-of-a-visit", "ours", "0.25 s", run.get("longest_pause_ms"), 250.0, "ms", **chosen),
-        at_most("host-not-overloaded", "ours", "0.95", run.get("host_highest_used"), 0.95, "load ÷ capacity", **chosen),
-        equals("no-further-visit", "ours", "none after 10 s", run.get("moved_late"), 0, **chosen),
+        at_most(
+            "pause-of-a-visit",
+            "ours",
+            "0.25 s",
+            run.get("longest_pause_ms"),
+            250.0,
+            "ms",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
+        at_most(
+            "host-not-overloaded",
+            "ours",
+            "0.95",
+            run.get("host_highest_used"),
+            0.95,
+            "load ÷ capacity",
+            decided_by=_CHOSEN,
+            missing=_NEVER,
+        ),
+        equals(
+            "no-further-visit", "ours", "none after 10 s", run.get("moved_late"), 0, decided_by=_CHOSEN, missing=_NEVER
+        ),
     ]
 
 

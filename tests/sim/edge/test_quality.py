@@ -103,7 +103,13 @@ def accept_up_to(ceiling_pct: float) -> Callable[..., tuple[Transfer, ...]]:
 BREAKAGES: Sequence[tuple[str, Any, str, Any, set[str]]] = (
     ("no demands", TransferRules, "band", band_without(Band.UNDERLOADED), {"steadier_pct", "fewer_overloaded_pct"}),
     ("no offers", TransferRules, "band", band_without(Band.OVERLOADED), {"less_overload_pct", "mean_overload_s"}),
-    ("gives below T_t", TransferRules, "may_give", lambda rules, usage, given: True, {"operators_moved"}),
+    (
+        "gives below T_t",
+        TransferRules,
+        "may_give",
+        lambda rules, usage, given, least_pct=None: True,
+        {"operators_moved"},
+    ),
     ("accepts up to T_t only", policy, "acceptable", accept_up_to(50.0), {"less_overload_pct", "mean_overload_s"}),
     ("one transfer in a round", policy, "agreed", first_transfer_only, {"less_overload_pct", "operators_moved"}),
     ("moves up only", OperatorSelection, "available_transfers", transfers_one_way(is_up=True), {"less_overload_pct"}),

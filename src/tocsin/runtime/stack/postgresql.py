@@ -48,6 +48,9 @@ class LocalPostgresql:
 
     async def start(self) -> None:
         """Start the server. The first start makes its files."""
+        if self._as_root:
+            _OF_ROOT.mkdir(parents=True, exist_ok=True)
+            _OF_ROOT.chmod(0o711)  # the server's user must pass it, also if root's umask lets nobody pass
         for folder in (self._home, self._sockets):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self._as_root:
@@ -89,18 +92,21 @@ class LocalPostgresql:
         if self._as_root:
             user = pwd.getpwnam(_USER)
             prefix = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
-        process = await asyncio.create_subprocess_exec(
-            *prefix,
-            str(self._programs / program),
-            *arguments,
-            cwd=self._home,
-            env={**os.environ, "HOME": str(self._home), "LC_ALL": "C"},
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
-        )
-        if await process.wait() != 0:
-            raise TocsinError(Code.INTERNAL, f"{program} failed: {self._home / 'log'} may have the reason")
+        with tempfile.TemporaryFile() as output:  # not a pipe: the server that pg_ctl starts would keep it open
+            process = await asyncio.create_subprocess_exec(
+                *prefix,
+                str(self._programs / program),
+                *arguments,
+                cwd=self._home,
+                env={**os.environ, "HOME": str(self._home), "LC_ALL": "C"},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=output,
+            )
+            if await process.wait() != 0:
+                output.seek(0)
+                reason = output.read().decode(errors="replace").strip() or f"{self._home / 'log'} may have the reason"
+                raise TocsinError(Code.INTERNAL, f"{program} failed: {reason}")
 
 
 def _programs() -> Path:

@@ -32,7 +32,7 @@ from tocsin.cluster.feed.gateway import (
     Refused,
     Unavailable,
 )
-from tocsin.cluster.feed.log_objects import write_object
+from tocsin.cluster.feed.log_objects import ObjectPlace, write_object
 from tocsin.cluster.feed.outcomes import FeedLimits
 from tocsin.cluster.feed.shared_gateway import SharedGateway, new_seed
 from tocsin.cluster.server.group_commit import GroupCommit
@@ -222,6 +222,23 @@ def test_upkeep_drops_objects_that_are_in_the_dataset(world: World) -> None:
     assert [row["id"] for row in world.stored()] == ["b"] and gateway.log_reader().start == end
     assert len(world.catalog.files.garbage()) == 1
     assert set(world.storage.list("log")) == world.catalog.files.known_paths()
+
+
+def test_start_of_an_empty_log_is_not_behind_an_object_that_is_placed_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ingestion begins there: it would never move the records of that object."""
+    gateway = world.gateway()
+    reader = gateway.log_reader()
+    find_objects = reader.objects
+
+    def place_after_the_look(position: int, limit_bytes: int) -> list[ObjectPlace]:
+        found = find_objects(position, limit_bytes)
+        assert answers(gateway, sent(gateway, "a")) == [(1, 0)]
+        return found
+
+    monkeypatch.setattr(reader, "objects", place_after_the_look)
+    assert reader.start == 0
 
 
 def test_dropped_dataset_takes_no_more_records(world: World) -> None:

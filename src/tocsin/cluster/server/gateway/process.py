@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tocsin.cluster.catalog import Catalog, StoredDataset
 from tocsin.cluster.feed.shared_gateway import SharedGateway
 from tocsin.cluster.retention import CLOCK_FACT, StoredClock
+from tocsin.cluster.server.leading import Leading
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.runtime.http.logs import logger
@@ -132,6 +133,8 @@ class GatewayProcess:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
+        self.leading = Leading(standby=False)
+        """It waits for no lease, so it always holds: the catalog decides about each record."""
         self._datasets: SharedDatasets | None = None
         self._unreachable = ""
         self._refreshing: asyncio.Task[None] | None = None

@@ -36,6 +36,7 @@ from tocsin.cluster.feed.log_objects import ObjectPlace, write_object
 from tocsin.cluster.feed.outcomes import FeedLimits
 from tocsin.cluster.feed.shared_gateway import SharedGateway, new_seed
 from tocsin.cluster.server.group_commit import GroupCommit
+from tocsin.cluster.server.publishers import Publisher
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
@@ -384,3 +385,62 @@ def test_groups_that_are_stored_at_once_answer_every_request(world: World, monke
     stored = [row["id"] for row in world.stored()]
     assert len(set(stored)) == len(stored) == sum(reply.accepted for reply in accepted)
     assert sum(reply.duplicates for reply in accepted) == 2 * len(accepted) - len(stored)
+
+
+def test_messages_of_one_publisher_keep_their_order_when_the_first_object_is_slow(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = world.gateway()
+    write, written = write_object, itertools.count()
+
+    def write_slowly(*arguments: Any) -> int:
+        number = next(written)
+        time.sleep((0.5, 0.0, 0.1)[number % 3])
+        if number == 1:
+            raise OSError("the store is away")
+        return write(*arguments)
+
+    monkeypatch.setattr("tocsin.cluster.feed.shared_gateway.write_object", write_slowly)
+
+    async def main() -> list[Accepted | Refused]:
+        commit, publisher, waiting = GroupCommit(gateway), Publisher(), []
+        for number in range(3):
+            body = f'[{{"id": "r{number}"}}]'.encode()
+            waiting.append(asyncio.create_task(commit.store(body, RecordForm.JSON, None, None, publisher)))
+            await asyncio.sleep(0.05)
+        return await asyncio.gather(*waiting)
+
+    assert [type(reply) for reply in asyncio.run(main())] == [Accepted, Unavailable, Accepted]
+    assert [row["id"] for row in world.stored()] == ["r0", "r2"]
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["dropped elsewhere", "closed here"])
+def test_dropped_dataset_answers_the_requests_that_wait_for_a_sync(
+    world: World, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    gateway = world.gateway()
+    write, goes_on = write_object, threading.Event()
+
+    def wait_and_write(*arguments: Any) -> int:
+        assert goes_on.wait(10)
+        return write(*arguments)
+
+    monkeypatch.setattr("tocsin.cluster.feed.shared_gateway.write_object", wait_and_write)
+
+    async def main() -> list[Accepted | Refused]:
+        commit, waiting = GroupCommit(gateway), []
+        for number in range(SharedGateway.syncs_at_once + 1):
+            body = f'[{{"id": "r{number}"}}]'.encode()
+            waiting.append(asyncio.create_task(commit.store(body, RecordForm.JSON, None)))
+            await asyncio.sleep(0.05)
+        assert gateway.has_collected
+        world.catalog.datasets.drop(KEYED.name, 0.0)
+        if closes:
+            gateway.close()
+        goes_on.set()
+        replies = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        await asyncio.sleep(0.1)
+        assert not commit._syncs, "nothing is left to sync"
+        return replies
+
+    assert {type(reply) for reply in asyncio.run(main())} == {Unavailable}

@@ -17,9 +17,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -82,6 +81,19 @@ class SharedGroup(SyncGroup):
     """Set when the group and all groups before it have their places, or will never have one."""
 
 
+class _Moment(NamedTuple):
+    monotonic_s: float
+    wall_s: float
+
+    @classmethod
+    def now(cls) -> Self:
+        return cls(time.monotonic(), time.time())
+
+    def age_s(self) -> float:
+        """The monotonic clock stands still while the machine sleeps; the wall clock does not."""
+        return max(time.monotonic() - self.monotonic_s, time.time() - self.wall_s)
+
+
 def new_seed() -> int:
     """For the digests of the keys of a new shared log."""
     return secrets.randbits(62)
@@ -130,6 +142,8 @@ class SharedGateway:
         self._closed = False
         self._tail, self._ingested = state.tail, state.ingested
         self._looked_s = time.monotonic()
+        self._looking = threading.Lock()
+        """Held by the thread that looks because the backlog is full."""
         self._placed_s = -math.inf
         """When this gateway had read all keys of the others."""
         self._next_forget_s = time.monotonic() + FORGET_LEAST_S
@@ -267,12 +281,20 @@ class SharedGateway:
         if self._closed:
             return _CLOSED
         if self._is_full(body_bytes):
-            if time.monotonic() - self._looked_s > LOOK_S:
-                with suppress(SQLAlchemyError):  # the publisher tries again
-                    self.look()
-            if self._is_full(body_bytes):
-                return Backlogged(5)
+            if time.monotonic() - self._looked_s > LOOK_S and not self._looking.locked():
+                # Not here: the event loop calls this, and a catalog that is cut off does not answer for long.
+                threading.Thread(target=self._look_once, name=f"look-{self.dataset.name}", daemon=True).start()
+            return Backlogged(5)
         return None
+
+    def _look_once(self) -> None:
+        if self._looking.acquire(blocking=False):
+            try:
+                self.look()
+            except SQLAlchemyError:
+                return  # the publisher tries again
+            finally:
+                self._looking.release()
 
     def _is_full(self, body_bytes: int) -> bool:
         waiting_bytes = self.backlog_bytes + self._fresh.bytes
@@ -301,12 +323,12 @@ class SharedGateway:
                 group.stored = True
                 return self._tail
             before, self._last_decided = self._last_decided, group.decided
-        started_s = time.monotonic()
+        started = _Moment.now()
         try:
             path, size_bytes = self._write(group)
             before.wait()  # a publisher may have sent this group's records after those of the group before
             with self._place_lock:
-                placed = self._place(group, path, size_bytes, started_s)
+                placed = self._place(group, path, size_bytes, started)
         except BaseException as error:
             group.stored = False
             if isinstance(error, LogGone):
@@ -327,8 +349,8 @@ class SharedGateway:
         path = f"{self._folder}/{uuid.uuid4().hex}-.log"
         return path, write_object(self._storage, path, group.frames)
 
-    def _place(self, group: SharedGroup, path: str, size_bytes: int, started_s: float) -> Placed:
-        if self._closed or time.monotonic() - started_s > PLACE_S:
+    def _place(self, group: SharedGroup, path: str, size_bytes: int, started: _Moment) -> Placed:
+        if self._closed or started.age_s() > PLACE_S:
             raise FeedLogWriteFailed(_CLOSED.reason if self._closed else "this process was stopped for too long")
         now_us = self._now_us()
         keys_from_us, answers_from_us = self._horizons_us(now_us)
@@ -340,6 +362,7 @@ class SharedGateway:
             while blocks := self._catalog.logs.key_blocks(self._log, self._keys.known, keys_from_us):
                 self._keys.follow(blocks)
                 self._keys.settle()
+        self._keys.settle()  # before the transaction: afterwards, a full disk must not deny what is stored
         placed = self._catalog.logs.place(self._log, new, self._keys, now_us, answers_from_us)
         self._keys.placed(placed.keys, placed.at_us, placed.tail)
         self._placed_s = time.monotonic()
@@ -361,9 +384,7 @@ class SharedGateway:
         self.look()
         now_s = self._now_s()
         self._catalog.logs.trim(self._log, self._ingested, now_s)
-        if self._keys is not None:
-            with self._place_lock:
-                self._keys.merge()
+        self.merge_keys()
         if time.monotonic() >= self._next_forget_s:
             retain_s = self.dataset.retain_s or self.limits.idempotency_retention_s
             self._next_forget_s = time.monotonic() + max(FORGET_LEAST_S, retain_s * FORGET_SHARE)
@@ -371,6 +392,12 @@ class SharedGateway:
             self._catalog.logs.forget(self._log, *self._horizons_us(now_us))
             if self.dataset.retain_s is not None:
                 self._alerts.forget(now_us - int(self.dataset.retain_s * 1e6))
+
+    def merge_keys(self) -> None:
+        """Upkeep of this gateway's own index: merge its files, and delete expired ones. Blocks."""
+        with self._place_lock:
+            if self._keys is not None and not self._closed:
+                self._keys.merge()
 
     def ingested(self, position: int) -> None:
         """Records before `position` are safe in the dataset: they leave the backlog."""

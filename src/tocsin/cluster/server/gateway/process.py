@@ -28,7 +28,7 @@ from tocsin.wire.errors import Code, TocsinError
 REFRESH_S = 1.0
 """Pause between two looks at the datasets of the catalog."""
 FOLLOW_S = 30.0
-"""Pause between two looks at the retention clock of the data cluster."""
+"""Pause between two looks at the retention clock of the data cluster, and between two upkeeps."""
 
 
 class FollowedClock:
@@ -100,6 +100,13 @@ class SharedDatasets:
         limits = self.settings.limits
         return SharedGateway(entry.dataset, entry.generation, self.catalog, self.storage, limits, self.clock, state)
 
+    def maintain(self) -> None:
+        """Upkeep of what this process alone has: its clock, and its indexes of keys."""
+        self.clock.follow()
+        for opened in list(self._open.values()):
+            if opened.gateway is not None:
+                opened.gateway.merge_keys()
+
     def dataset(self, name: str) -> OpenDataset:
         opened = self._open.get(name.lower())
         if opened is None:
@@ -169,12 +176,15 @@ class GatewayProcess:
                 await asyncio.to_thread(datasets.refresh)
                 if time.monotonic() - followed_s > FOLLOW_S:
                     followed_s = time.monotonic()
-                    await asyncio.to_thread(datasets.clock.follow)
+                    await asyncio.to_thread(datasets.maintain)
                 self._unreachable = ""
             except SQLAlchemyError as error:
                 if not self._unreachable:
                     logger().error("the catalog does not answer", reason=str(error.__cause__ or error))
                 self._unreachable = "the catalog does not answer"
+            except Exception as error:  # it goes on: otherwise this process would never see another dataset
+                logger().error("upkeep of a gateway failed", exc_info=error)
+                self._unreachable = "upkeep of this gateway failed: see its log"
 
     @contextmanager
     def calling_on_stop(self, callback: Callable[[], object]) -> Iterator[None]:

@@ -303,6 +303,16 @@ def test_gateway_that_stops_in_its_transaction_does_not_hold_up_the_others(
         catalog.close()
 
 
+def test_gateway_notices_a_database_that_is_cut_off(postgresql_url: str) -> None:
+    catalog = Catalog(postgresql_url)
+    with catalog._database.read() as connection:
+        driver: Any = connection.connection.driver_connection
+        assert int(driver.info.get_parameters()["tcp_user_timeout"]) < 60_000, (
+            "by default it takes a quarter of an hour"
+        )
+    catalog.close()
+
+
 requests = st.lists(
     st.tuples(
         st.integers(0, 2),

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -126,7 +127,7 @@ def test_gateway_stores_messages_of_recorded_topics(cluster: DataCluster, tmp_pa
         httpx.Client(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=60) as client,
     ):
 
-        def send(*messages: tuple[str, bytes], **cursor: int) -> recording.TopicRecordsAnswer:
+        def send(*messages: tuple[str, bytes], **cursor: Any) -> recording.TopicRecordsAnswer:
             sent = recording.TopicRecords("r1", TopicName("t"), "", list(messages), **cursor)
             answer = client.post("/v1/datasets/Reports/topic-records", content=recording.encode(sent))
             assert answer.status_code == 200, answer.text

@@ -140,13 +140,13 @@ class GatewayProcess:
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
-        self.leading = Leading(standby=False)
-        """It waits for no lease, so it always holds: the catalog decides about each record."""
         self._datasets: SharedDatasets | None = None
         self._unreachable = ""
         self._refreshing: asyncio.Task[None] | None = None
         self._on_stop: set[Callable[[], object]] = set()
         self.stopping = asyncio.Event()
+        self.leading = Leading(standby=False)
+        """Never refuses: a gateway needs no lease, because the transaction that places an object decides."""
 
     @property
     def cluster(self) -> SharedDatasets:

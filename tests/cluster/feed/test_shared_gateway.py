@@ -21,7 +21,6 @@ from tests import postgresql
 from tocsin.cluster.catalog import Catalog, placing
 from tocsin.cluster.catalog.logs import LogTable
 from tocsin.cluster.catalog.tables import logs
-from tocsin.cluster.feed import shared_gateway
 from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed
 from tocsin.cluster.feed.gateway import (
     Accepted,
@@ -458,34 +457,6 @@ def test_dropped_dataset_answers_the_requests_that_wait_for_a_sync(
     assert {type(reply) for reply in asyncio.run(main())} == {Unavailable}
 
 
-def test_full_backlog_is_looked_at_again_without_a_wait_for_the_catalog(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The event loop appends requests: it must not wait for a catalog that does not answer."""
-    north, south = world.gateway(), world.gateway(backlog_bytes=100)
-    answers(north, sent(north, *(f"r{number}" for number in range(20))))
-    south.look()
-    world.catalog.datasets.commit_records(KEYED.name, 1, [], 0.0, position=north.durable_end)
-    monkeypatch.setattr(shared_gateway, "LOOK_S", 0.0)
-    state, goes_on = LogTable.state, threading.Event()
-
-    def wait_and_read(*arguments: Any) -> Any:
-        assert goes_on.wait(10)
-        return state(*arguments)
-
-    monkeypatch.setattr(LogTable, "state", wait_and_read)
-    threading.Timer(3.0, goes_on.set).start()
-    started_s = time.monotonic()
-    assert isinstance(sent(south, "a")(), Backlogged) and isinstance(sent(south, "b")(), Backlogged)
-    assert time.monotonic() - started_s < 2.0
-    goes_on.set()
-    deadline_s = time.monotonic() + 10
-    while south.backlog_bytes:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-    assert answers(south, sent(south, "a")) == [(1, 0)]
-
-
 def test_full_disk_for_the_index_denies_no_object_that_has_its_place(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -503,19 +474,3 @@ def test_full_disk_for_the_index_denies_no_object_that_has_its_place(
 
 def refuse_to_write(*_: object) -> None:
     raise OSError("no space left on the device")
-
-
-def test_object_of_a_machine_that_slept_gets_no_place(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upkeep of the data cluster may have deleted it meanwhile."""
-    gateway, wall_s = world.gateway(), time.time
-    write = write_object
-
-    def write_and_sleep(*arguments: Any) -> int:
-        monkeypatch.setattr(time, "time", lambda: wall_s() + 7_200)
-        return write(*arguments)
-
-    monkeypatch.setattr("tocsin.cluster.feed.shared_gateway.write_object", write_and_sleep)
-    request = sent(gateway, "a")
-    with pytest.raises(FeedLogWriteFailed, match="stopped for too long"):
-        gateway.sync()
-    assert isinstance(request(), Unavailable) and world.stored() == []

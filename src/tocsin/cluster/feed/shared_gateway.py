@@ -17,8 +17,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self, TypeAlias
+from typing import TypeAlias
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -81,19 +82,6 @@ class SharedGroup(SyncGroup):
     """Set when the group and all groups before it have their places, or will never have one."""
 
 
-class _Moment(NamedTuple):
-    monotonic_s: float
-    wall_s: float
-
-    @classmethod
-    def now(cls) -> Self:
-        return cls(time.monotonic(), time.time())
-
-    def age_s(self) -> float:
-        """The monotonic clock stands still while the machine sleeps; the wall clock does not."""
-        return max(time.monotonic() - self.monotonic_s, time.time() - self.wall_s)
-
-
 def new_seed() -> int:
     """For the digests of the keys of a new shared log."""
     return secrets.randbits(62)
@@ -142,8 +130,6 @@ class SharedGateway:
         self._closed = False
         self._tail, self._ingested = state.tail, state.ingested
         self._looked_s = time.monotonic()
-        self._looking = threading.Lock()
-        """Held by the thread that looks because the backlog is full."""
         self._placed_s = -math.inf
         """When this gateway had read all keys of the others."""
         self._next_forget_s = time.monotonic() + FORGET_LEAST_S
@@ -281,20 +267,12 @@ class SharedGateway:
         if self._closed:
             return _CLOSED
         if self._is_full(body_bytes):
-            if time.monotonic() - self._looked_s > LOOK_S and not self._looking.locked():
-                # Not here: the event loop calls this, and a catalog that is cut off does not answer for long.
-                threading.Thread(target=self._look_once, name=f"look-{self.dataset.name}", daemon=True).start()
-            return Backlogged(5)
+            if time.monotonic() - self._looked_s > LOOK_S:
+                with suppress(SQLAlchemyError):  # the publisher tries again
+                    self.look()
+            if self._is_full(body_bytes):
+                return Backlogged(5)
         return None
-
-    def _look_once(self) -> None:
-        if self._looking.acquire(blocking=False):
-            try:
-                self.look()
-            except SQLAlchemyError:
-                return  # the publisher tries again
-            finally:
-                self._looking.release()
 
     def _is_full(self, body_bytes: int) -> bool:
         waiting_bytes = self.backlog_bytes + self._fresh.bytes
@@ -323,12 +301,12 @@ class SharedGateway:
                 group.stored = True
                 return self._tail
             before, self._last_decided = self._last_decided, group.decided
-        started = _Moment.now()
+        started_s = time.monotonic()
         try:
             path, size_bytes = self._write(group)
             before.wait()  # a publisher may have sent this group's records after those of the group before
             with self._place_lock:
-                placed = self._place(group, path, size_bytes, started)
+                placed = self._place(group, path, size_bytes, started_s)
         except BaseException as error:
             group.stored = False
             if isinstance(error, LogGone):
@@ -349,8 +327,8 @@ class SharedGateway:
         path = f"{self._folder}/{uuid.uuid4().hex}-.log"
         return path, write_object(self._storage, path, group.frames)
 
-    def _place(self, group: SharedGroup, path: str, size_bytes: int, started: _Moment) -> Placed:
-        if self._closed or started.age_s() > PLACE_S:
+    def _place(self, group: SharedGroup, path: str, size_bytes: int, started_s: float) -> Placed:
+        if self._closed or time.monotonic() - started_s > PLACE_S:
             raise FeedLogWriteFailed(_CLOSED.reason if self._closed else "this process was stopped for too long")
         now_us = self._now_us()
         keys_from_us, answers_from_us = self._horizons_us(now_us)

@@ -32,10 +32,12 @@ from tocsin.cluster.feed.gateway import (
     Refused,
     Unavailable,
 )
-from tocsin.cluster.feed.log_objects import write_object
+from tocsin.cluster.feed.keyindex import KeyIndex
+from tocsin.cluster.feed.log_objects import ObjectPlace, write_object
 from tocsin.cluster.feed.outcomes import FeedLimits
 from tocsin.cluster.feed.shared_gateway import SharedGateway, new_seed
 from tocsin.cluster.server.group_commit import GroupCommit
+from tocsin.cluster.server.publishers import Publisher
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
@@ -224,6 +226,23 @@ def test_upkeep_drops_objects_that_are_in_the_dataset(world: World) -> None:
     assert set(world.storage.list("log")) == world.catalog.files.known_paths()
 
 
+def test_start_of_an_empty_log_is_not_behind_an_object_that_is_placed_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ingestion begins there: it would never move the records of that object."""
+    gateway = world.gateway()
+    reader = gateway.log_reader()
+    find_objects = reader.objects
+
+    def place_after_the_look(position: int, limit_bytes: int) -> list[ObjectPlace]:
+        found = find_objects(position, limit_bytes)
+        assert answers(gateway, sent(gateway, "a")) == [(1, 0)]
+        return found
+
+    monkeypatch.setattr(reader, "objects", place_after_the_look)
+    assert reader.start == 0
+
+
 def test_dropped_dataset_takes_no_more_records(world: World) -> None:
     gateway = world.gateway()
     request = sent(gateway, "a")
@@ -281,6 +300,16 @@ def test_gateway_that_stops_in_its_transaction_does_not_hold_up_the_others(
     assert answers(stopped, sent(stopped, "a")) == [(0, 1)]
     for catalog in catalogs:
         catalog.close()
+
+
+def test_gateway_notices_a_database_that_is_cut_off(postgresql_url: str) -> None:
+    catalog = Catalog(postgresql_url)
+    with catalog._database.read() as connection:
+        driver: Any = connection.connection.driver_connection
+        assert int(driver.info.get_parameters()["tcp_user_timeout"]) < 60_000, (
+            "by default it takes a quarter of an hour"
+        )
+    catalog.close()
 
 
 requests = st.lists(
@@ -367,3 +396,81 @@ def test_groups_that_are_stored_at_once_answer_every_request(world: World, monke
     stored = [row["id"] for row in world.stored()]
     assert len(set(stored)) == len(stored) == sum(reply.accepted for reply in accepted)
     assert sum(reply.duplicates for reply in accepted) == 2 * len(accepted) - len(stored)
+
+
+def test_messages_of_one_publisher_keep_their_order_when_the_first_object_is_slow(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = world.gateway()
+    write, written = write_object, itertools.count()
+
+    def write_slowly(*arguments: Any) -> int:
+        number = next(written)
+        time.sleep((0.5, 0.0, 0.1)[number % 3])
+        if number == 1:
+            raise OSError("the store is away")
+        return write(*arguments)
+
+    monkeypatch.setattr("tocsin.cluster.feed.shared_gateway.write_object", write_slowly)
+
+    async def main() -> list[Accepted | Refused]:
+        commit, publisher, waiting = GroupCommit(gateway), Publisher(), []
+        for number in range(3):
+            body = f'[{{"id": "r{number}"}}]'.encode()
+            waiting.append(asyncio.create_task(commit.store(body, RecordForm.JSON, None, None, publisher)))
+            await asyncio.sleep(0.05)
+        return await asyncio.gather(*waiting)
+
+    assert [type(reply) for reply in asyncio.run(main())] == [Accepted, Unavailable, Accepted]
+    assert [row["id"] for row in world.stored()] == ["r0", "r2"]
+
+
+@pytest.mark.parametrize("closes", [False, True], ids=["dropped elsewhere", "closed here"])
+def test_dropped_dataset_answers_the_requests_that_wait_for_a_sync(
+    world: World, monkeypatch: pytest.MonkeyPatch, closes: bool
+) -> None:
+    gateway = world.gateway()
+    write, goes_on = write_object, threading.Event()
+
+    def wait_and_write(*arguments: Any) -> int:
+        assert goes_on.wait(10)
+        return write(*arguments)
+
+    monkeypatch.setattr("tocsin.cluster.feed.shared_gateway.write_object", wait_and_write)
+
+    async def main() -> list[Accepted | Refused]:
+        commit, waiting = GroupCommit(gateway), []
+        for number in range(SharedGateway.syncs_at_once + 1):
+            body = f'[{{"id": "r{number}"}}]'.encode()
+            waiting.append(asyncio.create_task(commit.store(body, RecordForm.JSON, None)))
+            await asyncio.sleep(0.05)
+        assert gateway.has_collected
+        world.catalog.datasets.drop(KEYED.name, 0.0)
+        if closes:
+            gateway.close()
+        goes_on.set()
+        replies = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+        await asyncio.sleep(0.1)
+        assert not commit._syncs, "nothing is left to sync"
+        return replies
+
+    assert {type(reply) for reply in asyncio.run(main())} == {Unavailable}
+
+
+def test_full_disk_for_the_index_denies_no_object_that_has_its_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = world.gateway(memory_keys=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyIndex, "flush", refuse_to_write)
+        assert answers(gateway, sent(gateway, "a")) == [(1, 0)]
+        denied = sent(gateway, "b")
+        with pytest.raises(FeedLogWriteFailed):
+            gateway.sync()
+        assert isinstance(denied(), Unavailable)
+    assert [row["id"] for row in world.stored()] == ["a"]
+    assert answers(gateway, sent(gateway, "a", "b")) == [(1, 1)]
+
+
+def refuse_to_write(*_: object) -> None:
+    raise OSError("no space left on the device")

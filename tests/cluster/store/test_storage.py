@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
@@ -58,6 +59,30 @@ def test_large_file_is_read_in_parts_from_a_store_with_faults(
         assert pq.read_table(file)["n"].to_pylist() == list(range(10_000))
     assert proxy.counts[Fault.BUSY] + proxy.counts[Fault.ANSWER_LOST], proxy.counts
     proxy.close()
+
+
+def test_many_objects_are_deleted_at_the_same_time(object_store: ObjectStore, tmp_path: Path) -> None:
+    """Each group of requests of a shared log is an object that upkeep deletes."""
+    proxy = FaultyProxy(object_store.address, slow_s=0.5)
+    storage = Storage(f"s3://{BUCKET}/{tmp_path.name}", S3(proxy.address, "us-east-1"))
+    names = [f"log/{number}" for number in range(16)]
+    for name in names:
+        storage.write(name, [b"x"])
+    proxy.choose = lambda method, path: Fault.SLOW if method == "DELETE" else Fault.NONE
+    started_s = time.monotonic()
+    storage.delete_all(names)
+    assert time.monotonic() - started_s < 4.0
+    assert storage.list("log") == [] and proxy.counts[Fault.SLOW] == 16
+    proxy.close()
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["https://key:secret@s3.example", "key:secret@s3.example", "https://h/path", "ftp://h"]
+)
+def test_endpoint_with_credentials_or_a_path_is_refused(endpoint: str) -> None:
+    with pytest.raises(TocsinError, match="s3_endpoint") as refused:
+        Storage("s3://bucket", S3(endpoint)).check()
+    assert "secret" not in str(refused.value)
 
 
 def test_pickled_storage_opens_the_same_root_and_holds_no_secret(storage: Storage) -> None:

@@ -25,7 +25,7 @@ from tocsin.cluster.catalog.subscriptions import SubscriptionTable
 from tocsin.cluster.catalog.tables import read_fact, schema, tokens, write_fact
 from tocsin.cluster.catalog.trials import TrialTable
 from tocsin.cluster.catalog.writes import WriteTable
-from tocsin.database.database import Database, Guard
+from tocsin.database.database import Database, Guard, session_options
 from tocsin.database.formats import StoredFormat
 
 
@@ -51,7 +51,8 @@ class Catalog:
 
         `reads_only`: for a process beside the one that writes. It neither creates nor converts a catalog.
         """
-        self._database = Database(url, _FORMAT, guard, reads_only=reads_only)
+        # Without the session of a guard, too, a server that is cut off is noticed soon.
+        self._database = Database(url, _FORMAT, guard, session_options(url, "tocsin"), reads_only=reads_only)
         self.datasets = DatasetTable(self._database)
         self.feeds = FeedTable(self._database)
         self.channels = ChannelTable(self._database)

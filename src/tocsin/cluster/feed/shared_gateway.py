@@ -78,6 +78,8 @@ class SharedGroup(SyncGroup):
     """The digest of each request's body, if it has an Idempotency-Key."""
     bytes: int = 0
     since_us: int = 0
+    decided: threading.Event = field(default_factory=threading.Event)
+    """Set when the group and all groups before it have their places, or will never have one."""
 
 
 def new_seed() -> int:
@@ -122,6 +124,9 @@ class SharedGateway:
         self._alerts_lock = threading.Lock()
         """Held while the records of an alert are made: they depend on the alerts before it."""
         self._fresh = SharedGroup()
+        self._last_decided = threading.Event()
+        """`decided` of the last group that a `sync` has taken."""
+        self._last_decided.set()
         self._closed = False
         self._tail, self._ingested = state.tail, state.ingested
         self._looked_s = time.monotonic()
@@ -132,7 +137,7 @@ class SharedGateway:
     @property
     def has_collected(self) -> bool:
         """True if requests wait for a `sync`."""
-        return bool(self._fresh.requests)
+        return bool(self._fresh.requests) and not self._closed
 
     @property
     def closed(self) -> bool:
@@ -292,19 +297,24 @@ class SharedGateway:
             if self._closed:
                 raise FeedLogWriteFailed(f"{self.dataset.name}: {_CLOSED.reason}")
             group, self._fresh = self._fresh, SharedGroup()
-        if not group.requests:
-            group.stored = True
-            return self._tail
+            if not group.requests:
+                group.stored = True
+                return self._tail
+            before, self._last_decided = self._last_decided, group.decided
         started_s = time.monotonic()
         try:
             path, size_bytes = self._write(group)
+            before.wait()  # a publisher may have sent this group's records after those of the group before
             with self._place_lock:
                 placed = self._place(group, path, size_bytes, started_s)
         except BaseException as error:
             group.stored = False
             if isinstance(error, LogGone):
-                self._closed = True
+                self._refuse_more()
             raise FeedLogWriteFailed(f"{self.dataset.name}: {error or _CLOSED.reason}; nothing was stored") from error
+        finally:
+            before.wait()  # a group that failed does not let the next one overtake those before it
+            group.decided.set()
         with self._state_lock:
             self._tail, self._ingested = max(self._tail, placed.tail), max(self._ingested, placed.ingested)
             self._looked_s = time.monotonic()
@@ -330,6 +340,7 @@ class SharedGateway:
             while blocks := self._catalog.logs.key_blocks(self._log, self._keys.known, keys_from_us):
                 self._keys.follow(blocks)
                 self._keys.settle()
+        self._keys.settle()  # before the transaction: afterwards, a full disk must not deny what is stored
         placed = self._catalog.logs.place(self._log, new, self._keys, now_us, answers_from_us)
         self._keys.placed(placed.keys, placed.at_us, placed.tail)
         self._placed_s = time.monotonic()
@@ -351,9 +362,7 @@ class SharedGateway:
         self.look()
         now_s = self._now_s()
         self._catalog.logs.trim(self._log, self._ingested, now_s)
-        if self._keys is not None:
-            with self._place_lock:
-                self._keys.merge()
+        self.merge_keys()
         if time.monotonic() >= self._next_forget_s:
             retain_s = self.dataset.retain_s or self.limits.idempotency_retention_s
             self._next_forget_s = time.monotonic() + max(FORGET_LEAST_S, retain_s * FORGET_SHARE)
@@ -361,6 +370,12 @@ class SharedGateway:
             self._catalog.logs.forget(self._log, *self._horizons_us(now_us))
             if self.dataset.retain_s is not None:
                 self._alerts.forget(now_us - int(self.dataset.retain_s * 1e6))
+
+    def merge_keys(self) -> None:
+        """Upkeep of this gateway's own index: merge its files, and delete expired ones. Blocks."""
+        with self._place_lock:
+            if self._keys is not None and not self._closed:
+                self._keys.merge()
 
     def ingested(self, position: int) -> None:
         """Records before `position` are safe in the dataset: they leave the backlog."""
@@ -372,6 +387,11 @@ class SharedGateway:
         with self._place_lock, self._state_lock:
             if not self._closed and self._keys is not None:
                 self._keys.close()
+            self._closed = True
+            self._fresh.stored = False
+
+    def _refuse_more(self) -> None:
+        with self._state_lock:
             self._closed = True
             self._fresh.stored = False
 

@@ -50,10 +50,12 @@ class SharedKeys:
         if digests:
             self._index.add(digests, at_us)
         self.known = max(self.known, tail)
-        self.settle()
 
     def settle(self) -> None:
-        """Write the keys in memory to a file if they are many. Not in the transaction, which locks the log."""
+        """Write the keys in memory to a file if they are many. Raises OSError if the disk is full.
+
+        Not in the transaction, which locks the log.
+        """
         if self._index.is_full():
             self._index.flush(0, self._now_us())
 

@@ -38,9 +38,10 @@ class SharedLogReader:
     @property
     def start(self) -> int:
         """The first position that is not trimmed."""
+        end = self.end  # before the look at the objects: another gateway may place one after it
         for place in self.objects(0, 1):
             return place.first
-        return self.end
+        return end
 
     @property
     def end(self) -> int:

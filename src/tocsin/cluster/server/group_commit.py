@@ -207,6 +207,7 @@ class GroupCommit:
                 except Exception as error:  # the group reports it to each publisher
                     self._log.error("a sync failed", dataset=gateway.dataset.name, reason=str(error))
                 self._answer_decided()
+            self._answer_decided()  # those whose gateway was closed before a sync took them
         finally:
             # At once after the last look: the next request starts a sync of its own.
             task = asyncio.current_task()

@@ -167,9 +167,13 @@ def _endpoint(s3: S3) -> tuple[str, str] | None:
     if not address:
         return None
     scheme, _, host = address.rpartition("://")
-    if scheme not in ("", "http", "https") or not host:
+    host = host.rstrip("/")
+    if "@" in address:  # Spark shows its sources' options: the address must not be repeated either
+        reason = "credentials belong in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY), not in s3_endpoint"
+        raise TocsinError(Code.BAD_REQUEST, reason)
+    if scheme not in ("", "http", "https") or not host or "/" in host:
         raise TocsinError(Code.BAD_REQUEST, f"s3_endpoint {address}: expected an address such as https://s3.example")
-    return scheme or "https", host.rstrip("/")
+    return scheme or "https", host
 
 
 def _region(s3: S3, bucket: str, *, has_endpoint: bool) -> str:

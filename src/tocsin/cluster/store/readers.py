@@ -81,8 +81,6 @@ class Garbage:
             # Only jobs that `Readers` counts read what the catalog stores.
             if (in_catalog(path) or seen.since_s - dropped.since_s >= self._after_s) and dropped.moment < oldest
         ]
-        for path in due:
-            if not in_catalog(path):
-                self._storage.delete(path)
+        self._storage.delete_all([path for path in due if not in_catalog(path)])
         self._catalog.files.forget_garbage(due)
         return len(due)

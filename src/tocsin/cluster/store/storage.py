@@ -28,7 +28,7 @@ from tocsin.cluster.store.object_storage import S3, ObjectStorage, is_object_sto
 from tocsin.wire.errors import Code, TocsinError
 
 _LOOKS = 8
-"""Requests to object storage at the same time, when several files are looked for."""
+"""Requests to object storage at the same time, when several files are looked for or deleted."""
 
 
 class Storage:
@@ -112,6 +112,16 @@ class Storage:
             filesystem.delete_file(f"{base}/{path}")
         except FileNotFoundError:
             return
+
+    def delete_all(self, paths: Sequence[str]) -> None:
+        """Delete files. A shared log leaves many objects, and each answer takes milliseconds."""
+        if self.has_folders or len(paths) < 2:
+            for path in paths:
+                self.delete(path)
+            return
+        with ThreadPoolExecutor(min(_LOOKS, len(paths)), "delete") as pool:
+            for _ in pool.map(self.delete, paths):  # raises the first error
+                pass
 
     def missing(self, paths: Sequence[str]) -> list[str]:
         """Those of `paths` that do not exist."""

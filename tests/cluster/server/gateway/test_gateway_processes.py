@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,6 +22,8 @@ from tocsin.cluster.catalog import dataset_owner
 from tocsin.cluster.engine import DataCluster
 from tocsin.cluster.server.tokens import TokenStore
 from tocsin.cluster.spark.frames import dataset_frame
+from tocsin.model.ids import TopicName
+from tocsin.wire import recording
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -114,3 +117,22 @@ def test_gateway_refuses_what_only_the_data_cluster_can_do(cluster: DataCluster,
             time.sleep(0.1)
         cluster.datasets.drop("Later")
         assert client.post("/v1/datasets/Later/records", json=[{"id": "b"}]).status_code in (404, 503)
+
+
+def test_gateway_stores_messages_of_recorded_topics(cluster: DataCluster, tmp_path: Path) -> None:
+    scopes = ["broker:b1", "publish:Reports"]
+    _, token = TokenStore(cluster.catalog, time.time, time.monotonic).create("broker", scopes)
+    with (
+        gateway(tmp_path / "data") as (address, _),
+        httpx.Client(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=60) as client,
+    ):
+
+        def send(*messages: tuple[str, bytes], **cursor: Any) -> recording.TopicRecordsAnswer:
+            sent = recording.TopicRecords("r1", TopicName("t"), "", list(messages), **cursor)
+            answer = client.post("/v1/datasets/Reports/topic-records", content=recording.encode(sent))
+            assert answer.status_code == 200, answer.text
+            return recording.decode_answer(answer.content)
+
+        assert send().upto == 0
+        assert send(("1-1", b'{"id": "a"}'), after=0, upto=1).accepted == 1
+        assert send().upto == 1

@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tocsin.cluster.catalog import Catalog, StoredDataset
 from tocsin.cluster.feed.shared_gateway import SharedGateway
 from tocsin.cluster.retention import CLOCK_FACT, StoredClock
+from tocsin.cluster.server.leading import Leading
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.runtime.http.logs import logger
@@ -27,7 +28,7 @@ from tocsin.wire.errors import Code, TocsinError
 REFRESH_S = 1.0
 """Pause between two looks at the datasets of the catalog."""
 FOLLOW_S = 30.0
-"""Pause between two looks at the retention clock of the data cluster."""
+"""Pause between two looks at the retention clock of the data cluster, and between two upkeeps."""
 
 
 class FollowedClock:
@@ -99,6 +100,13 @@ class SharedDatasets:
         limits = self.settings.limits
         return SharedGateway(entry.dataset, entry.generation, self.catalog, self.storage, limits, self.clock, state)
 
+    def maintain(self) -> None:
+        """Upkeep of what this process alone has: its clock, and its indexes of keys."""
+        self.clock.follow()
+        for opened in list(self._open.values()):
+            if opened.gateway is not None:
+                opened.gateway.merge_keys()
+
     def dataset(self, name: str) -> OpenDataset:
         opened = self._open.get(name.lower())
         if opened is None:
@@ -137,6 +145,8 @@ class GatewayProcess:
         self._refreshing: asyncio.Task[None] | None = None
         self._on_stop: set[Callable[[], object]] = set()
         self.stopping = asyncio.Event()
+        self.leading = Leading(standby=False)
+        """Never refuses: a gateway needs no lease, because the transaction that places an object decides."""
 
     @property
     def cluster(self) -> SharedDatasets:
@@ -166,12 +176,15 @@ class GatewayProcess:
                 await asyncio.to_thread(datasets.refresh)
                 if time.monotonic() - followed_s > FOLLOW_S:
                     followed_s = time.monotonic()
-                    await asyncio.to_thread(datasets.clock.follow)
+                    await asyncio.to_thread(datasets.maintain)
                 self._unreachable = ""
             except SQLAlchemyError as error:
                 if not self._unreachable:
                     logger().error("the catalog does not answer", reason=str(error.__cause__ or error))
                 self._unreachable = "the catalog does not answer"
+            except Exception as error:  # it goes on: otherwise this process would never see another dataset
+                logger().error("upkeep of a gateway failed", exc_info=error)
+                self._unreachable = "upkeep of this gateway failed: see its log"
 
     @contextmanager
     def calling_on_stop(self, callback: Callable[[], object]) -> Iterator[None]:

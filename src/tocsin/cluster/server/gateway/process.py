@@ -19,6 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tocsin.cluster.catalog import Catalog, StoredDataset
 from tocsin.cluster.feed.shared_gateway import SharedGateway
 from tocsin.cluster.retention import CLOCK_FACT, StoredClock
+from tocsin.cluster.server.leading import Leading
 from tocsin.cluster.settings import ClusterSettings
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.runtime.http.logs import logger
@@ -137,6 +138,8 @@ class GatewayProcess:
         self._refreshing: asyncio.Task[None] | None = None
         self._on_stop: set[Callable[[], object]] = set()
         self.stopping = asyncio.Event()
+        self.leading = Leading(standby=False)
+        """Never refuses: a gateway needs no lease, because the transaction that places an object decides."""
 
     @property
     def cluster(self) -> SharedDatasets:

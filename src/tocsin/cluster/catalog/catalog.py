@@ -44,14 +44,14 @@ _GENERATION = "generation"
 
 
 class Catalog:
-    """Thread-safe. Only one process at a time writes to it: the one that holds the lease of the data root."""
+    """Thread-safe. The process that holds the lease of the data root writes to it; gateways only to shared logs."""
 
-    def __init__(self, url: str, guard: Guard | None = None, *, reads_only: bool = False) -> None:
+    def __init__(self, url: str, guard: Guard | None = None, *, as_it_is: bool = False) -> None:
         """`guard` refuses the transactions of a process that has lost the lease.
 
-        `reads_only`: for a process beside the one that writes. It neither creates nor converts a catalog.
+        `as_it_is`: for a process beside the one that leads. It neither creates nor converts a catalog.
         """
-        self._database = Database(url, _FORMAT, guard, reads_only=reads_only)
+        self._database = Database(url, _FORMAT, guard, as_it_is=as_it_is)
         self.datasets = DatasetTable(self._database)
         self.feeds = FeedTable(self._database)
         self.channels = ChannelTable(self._database)

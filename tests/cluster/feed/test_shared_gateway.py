@@ -21,6 +21,7 @@ from tests import postgresql
 from tocsin.cluster.catalog import Catalog, placing
 from tocsin.cluster.catalog.logs import LogTable
 from tocsin.cluster.catalog.tables import logs
+from tocsin.cluster.feed import shared_gateway
 from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed
 from tocsin.cluster.feed.gateway import (
     Accepted,
@@ -34,7 +35,7 @@ from tocsin.cluster.feed.gateway import (
 )
 from tocsin.cluster.feed.log_objects import write_object
 from tocsin.cluster.feed.outcomes import FeedLimits
-from tocsin.cluster.feed.shared_gateway import SharedGateway, new_seed
+from tocsin.cluster.feed.shared_gateway import PLACE_S, SharedGateway, new_seed
 from tocsin.cluster.server.group_commit import GroupCommit
 from tocsin.cluster.store.storage import Storage
 from tocsin.model.entities import Dataset, DatasetKind
@@ -367,3 +368,16 @@ def test_groups_that_are_stored_at_once_answer_every_request(world: World, monke
     stored = [row["id"] for row in world.stored()]
     assert len(set(stored)) == len(stored) == sum(reply.accepted for reply in accepted)
     assert sum(reply.duplicates for reply in accepted) == 2 * len(accepted) - len(stored)
+
+
+def test_gateway_whose_machine_slept_places_no_object_that_upkeep_may_have_deleted(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(catalog, tmp_path / "root", KEYED)
+    gateway = world.gateway()
+    boot_s = itertools.chain([0.0], itertools.repeat(PLACE_S + 1))
+    monkeypatch.setattr(shared_gateway, "boot_clock_s", lambda: next(boot_s))
+    _, group = gateway.accept_into_group(b'[{"id": "a"}]', RecordForm.JSON)
+    with pytest.raises(FeedLogWriteFailed, match="stopped for too long"):
+        gateway.sync()
+    assert group.stored is False and world.stored() == []

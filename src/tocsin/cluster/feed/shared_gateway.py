@@ -54,6 +54,7 @@ from tocsin.cluster.feed.shared_keys import SharedKeys
 from tocsin.cluster.feed.shared_log import FOLDER, SharedLogReader
 from tocsin.cluster.feed.tap import RecordRing
 from tocsin.cluster.store.storage import Storage
+from tocsin.database.lease import boot_clock_s
 from tocsin.model.entities import Dataset, DatasetKind
 
 FORGET_SHARE = 1 / 16
@@ -64,7 +65,8 @@ LOOK_S = 0.5
 FOLLOW_S = 0.2
 """How old the known end may be for ingestion: the longest time until it sees an object of another gateway."""
 PLACE_S = 600.0
-"""The longest time from the beginning of a write to its place: upkeep deletes objects that wait for much longer."""
+"""The longest time from the beginning of a write to its place: upkeep deletes objects that wait for much longer. Counted
+while the machine sleeps, too."""
 _CLOSED = Unavailable("this dataset takes no more records: it was dropped, or the data cluster stops; try again")
 _ALERTS_UNAVAILABLE = Unavailable("the catalog refused to remember the alert; try again")
 
@@ -295,7 +297,7 @@ class SharedGateway:
         if not group.requests:
             group.stored = True
             return self._tail
-        started_s = time.monotonic()
+        started_s = boot_clock_s()
         try:
             path, size_bytes = self._write(group)
             with self._place_lock:
@@ -318,7 +320,7 @@ class SharedGateway:
         return path, write_object(self._storage, path, group.frames)
 
     def _place(self, group: SharedGroup, path: str, size_bytes: int, started_s: float) -> Placed:
-        if self._closed or time.monotonic() - started_s > PLACE_S:
+        if self._closed or boot_clock_s() - started_s > PLACE_S:
             raise FeedLogWriteFailed(_CLOSED.reason if self._closed else "this process was stopped for too long")
         now_us = self._now_us()
         keys_from_us, answers_from_us = self._horizons_us(now_us)

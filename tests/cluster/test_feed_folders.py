@@ -127,9 +127,8 @@ def test_feed_that_the_former_leader_never_opened_is_copied_from_the_leader_befo
     stopped = filled(folders[0].open("Reports", 3))
     # The first leader is stopped. The second one takes over, fails while it opens the data root, and ends in order.
     leases[0]._ended.set()
-    assert (
-        leases[1]._table.take("data cluster", leases[1]._table.read("data cluster"), "second", Holder(), 3_600.0) == 2
-    )
+    table = leases[1]._table
+    assert table.take("data cluster", table.read("data cluster"), "second", Holder(), 3_600.0) == 2
     table.release("data cluster", 2)
 
     assert leases[2].acquire(standby=False) and leases[2].is_clean

@@ -65,8 +65,8 @@ LOOK_S = 0.5
 FOLLOW_S = 0.2
 """How old the known end may be for ingestion: the longest time until it sees an object of another gateway."""
 PLACE_S = 600.0
-"""The longest time from the beginning of a write to its place: upkeep deletes objects that wait for much longer. Counted
-while the machine sleeps, too."""
+"""The longest time from the beginning of a write to its place, also while the machine sleeps: upkeep deletes objects
+that wait for much longer."""
 _CLOSED = Unavailable("this dataset takes no more records: it was dropped, or the data cluster stops; try again")
 _ALERTS_UNAVAILABLE = Unavailable("the catalog refused to remember the alert; try again")
 

@@ -381,3 +381,32 @@ def test_gateway_whose_machine_slept_places_no_object_that_upkeep_may_have_delet
     with pytest.raises(FeedLogWriteFailed, match="stopped for too long"):
         gateway.sync()
     assert group.stored is False and world.stored() == []
+
+
+def test_full_backlog_and_a_slow_catalog_do_not_stop_the_event_loop(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(catalog, tmp_path / "root", KEYED)
+    gateway = world.gateway(backlog_bytes=100)
+    gateway.accept(b'[{"id": "a"}]', RecordForm.JSON)
+    gateway.sync()
+    state = LogTable.state
+
+    def slow_state(*arguments: Any) -> Any:
+        time.sleep(2.0)
+        return state(*arguments)
+
+    monkeypatch.setattr(LogTable, "state", slow_state)
+    gateway._looked_s -= shared_gateway.LOOK_S
+
+    async def scenario() -> float:
+        commit = GroupCommit(gateway)
+        storing = asyncio.create_task(commit.store(b'[{"id": "' + b"x" * 90 + b'"}]', RecordForm.JSON, None))
+        longest_s, before_s = 0.0, time.monotonic()
+        while not storing.done():
+            await asyncio.sleep(0.01)
+            longest_s, before_s = max(longest_s, time.monotonic() - before_s), time.monotonic()
+        assert isinstance(storing.result(), Backlogged)
+        return longest_s
+
+    assert asyncio.run(scenario()) < 1.5

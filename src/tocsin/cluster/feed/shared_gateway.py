@@ -263,13 +263,14 @@ class SharedGateway:
     def _refusal(self, body_bytes: int) -> Refused | None:
         if self._closed:
             return _CLOSED
-        if self._is_full(body_bytes):
-            if time.monotonic() - self._looked_s > LOOK_S:
-                with suppress(SQLAlchemyError):  # the publisher tries again
-                    self.look()
-            if self._is_full(body_bytes):
-                return Backlogged(5)
-        return None
+        if self.must_look(body_bytes):
+            with suppress(SQLAlchemyError):  # the publisher tries again
+                self.look()
+        return Backlogged(5) if self._is_full(body_bytes) else None
+
+    def must_look(self, body_bytes: int) -> bool:
+        """True if `prepare` and `append` would call `look` for a body of this size, which blocks for a query."""
+        return self._is_full(body_bytes) and time.monotonic() - self._looked_s > LOOK_S
 
     def _is_full(self, body_bytes: int) -> bool:
         waiting_bytes = self.backlog_bytes + self._fresh.bytes
@@ -278,7 +279,10 @@ class SharedGateway:
     def look(self) -> None:
         """Read from the catalog how far other gateways and ingestion are. Blocks for a query."""
         self._looked_s = time.monotonic()
-        state = self._catalog.logs.state(self.dataset.name, self._log)
+        try:
+            state = self._catalog.logs.state(self.dataset.name, self._log)
+        finally:
+            self._looked_s = time.monotonic()
         if state is not None:
             self._tail, self._ingested = max(state.tail, self._tail), max(state.ingested, self._ingested)
 

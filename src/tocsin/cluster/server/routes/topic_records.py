@@ -7,6 +7,7 @@ is no record does not stop the others: it is counted in the answer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import msgspec
@@ -63,7 +64,7 @@ async def _store(context: ClusterContext, name: str, sent: TopicRecords) -> Topi
         raise TocsinError(Code.BAD_REQUEST, f"a recording has 1 to {MOST_RECORDING_CHARACTERS} characters")
     gateway = context.commit_of(name).gateway
     if sent.key is None and (sent.after is None or sent.upto is None):
-        upto = gateway.recorded_upto(sent.recording)
+        upto = await asyncio.to_thread(gateway.recorded_upto, sent.recording)
         if isinstance(upto, Unavailable):
             raise TocsinError(Code.NOT_READY, upto.reason, retry_after_s=upto.retry_after_s)
         context.process.leading.require()

@@ -179,3 +179,19 @@ def test_feed_whose_keys_are_not_complete_is_not_taken_over(tmp_path: Path) -> N
     run.unlink()
     with pytest.raises(TocsinError, match="changes while it is copied, or is damaged"):
         continue_feed(tmp_path / "former", tmp_path / "own")
+
+
+def test_standby_without_the_feed_log_of_the_leader_does_not_begin_an_empty_one(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'catalog.sqlite'}"
+    catalog = Catalog(url)
+    leases = [Lease(url, "data cluster", Holder(), 3_600.0) for _ in range(2)]
+    for lease, machine in zip(leases, ("north", "south"), strict=True):
+        assert lease.acquire(standby=False)
+        folders = FeedFolders(catalog, tmp_path / machine, lease)
+        if machine == "north":
+            filled(folders.open("Reports", 3)).close()
+        else:
+            with pytest.raises(TocsinError, match="feed log of Reports with acknowledged records is not here"):
+                folders.open("Reports", 3)
+        lease.release()
+    catalog.close()

@@ -41,10 +41,21 @@ class FeedFolders:
         """The folder of a feed for this process. Continues the feed of a leader that may still run."""
         name, opened = self._stored(dataset, generation)
         present = self._folder / name
-        if self._lease.follows(opened) or not present.exists():
-            if self._lease.renews and opened != self._lease.epoch:
-                self._store(dataset, generation, name)
-            return present
+        if not present.exists():
+            if opened:
+                raise TocsinError(
+                    Code.NOT_FOUND,
+                    f"{present} is missing: the feed log of {dataset} with acknowledged records is not here. Set "
+                    "`state` to the folder that the former leader used; standbys on other machines need the same",
+                )
+            present.mkdir(parents=True)
+        elif not self._lease.follows(opened):
+            return self._continue(present, dataset, generation)
+        if self._lease.renews and opened != self._lease.epoch:
+            self._store(dataset, generation, present.name)
+        return present
+
+    def _continue(self, present: Path, dataset: str, generation: int) -> Path:
         own = self._folder / f"{dataset}-{generation}.{self._lease.epoch}"
         continue_feed(present, own)
         self._store(dataset, generation, own.name)

@@ -195,3 +195,27 @@ def test_standby_without_the_feed_log_of_the_leader_does_not_begin_an_empty_one(
                 folders.open("Reports", 3)
         lease.release()
     catalog.close()
+
+
+def test_segments_that_are_deleted_while_others_are_copied_leave_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = filled(tmp_path / "former")
+    take_keys = feed_folders._take_keys
+    trimmed: list[int] = []
+
+    def take_keys_and_trim(source: Path, own: Path) -> None:
+        take_keys(source, own)
+        if not trimmed:  # the first segments are linked; now two later ones come and go
+            for number in range(200, 260):
+                publish(former, number)
+            former.ingested(former.durable_end)
+            former.maintain()
+            trimmed.append(former.durable_end)
+
+    monkeypatch.setattr(feed_folders, "_take_keys", take_keys_and_trim)
+    continue_feed(tmp_path / "former", tmp_path / "own")
+    own = gateway(tmp_path / "own")
+    assert trimmed and publish(own, *range(100)).duplicates == 100
+    for feed in (own, former):
+        feed.close()

@@ -16,6 +16,7 @@ import os
 import shutil
 import sqlite3
 from contextlib import closing, suppress
+from itertools import pairwise
 from pathlib import Path
 
 from tocsin.cluster.catalog import Catalog
@@ -79,6 +80,21 @@ class FeedFolders:
 
 def continue_feed(former: Path, own: Path) -> None:
     """Make `own` a feed with everything that `former` has on disk. `former` may change meanwhile and is not changed."""
+    for _ in range(_ATTEMPTS):
+        with suppress(FileNotFoundError):  # upkeep of the former leader may delete a segment meanwhile
+            _copy_feed(former, own)
+            if _is_without_gaps(own / "log"):
+                return
+    raise _changing(former)
+
+
+def _is_without_gaps(log: Path) -> bool:
+    """False if the former leader deleted segments after earlier ones were linked."""
+    starts = segment_starts(log)
+    return all(first + segment_path(log, first).stat().st_size == later for first, later in pairwise(starts))
+
+
+def _copy_feed(former: Path, own: Path) -> None:
     shutil.rmtree(own, ignore_errors=True)
     (own / "log").mkdir(parents=True)
     # Segments that the former leader may delete are linked first. The end of the log is copied last: keys and

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from pathlib import Path
 
+import pytest
+
+from tocsin.cluster import feed_folders
 from tocsin.cluster.catalog import Catalog
 from tocsin.cluster.feed.gateway import Accepted, FeedGateway, FeedLimits, RecordForm
 from tocsin.cluster.feed_folders import FeedFolders, continue_feed
@@ -13,6 +17,7 @@ from tocsin.database.lease import Holder, Lease
 from tocsin.model.entities import Dataset, DatasetKind
 from tocsin.model.ids import DatasetName
 from tocsin.model.schema import Schema
+from tocsin.wire.errors import TocsinError
 
 REPORTS = Dataset(DatasetName("Reports"), DatasetKind.STREAM, Schema.of(id="STRING", note="STRING"), key=("id",))
 SMALL = {"segment_bytes": 2_000, "memory_keys": 30}
@@ -111,3 +116,106 @@ def test_folder_of_a_feed_changes_only_if_the_former_leader_may_run(tmp_path: Pa
     for opened in (feed, former, catalog):
         opened.close()
     lease.release()
+
+
+def test_feed_that_the_former_leader_never_opened_is_copied_from_the_leader_before_it(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'catalog.sqlite'}"
+    catalog = Catalog(url)
+    leases = [Lease(url, "data cluster", Holder(), 3_600.0) for _ in range(4)]
+    folders = [FeedFolders(catalog, tmp_path, lease) for lease in leases]
+    assert leases[0].acquire(standby=False)
+    stopped = filled(folders[0].open("Reports", 3))
+    # The first leader is stopped. The second one takes over, fails while it opens the data root, and ends in order.
+    leases[0]._ended.set()
+    table = leases[1]._table
+    assert table.take("data cluster", table.read("data cluster"), "second", Holder(), 3_600.0) == 2
+    table.release("data cluster", 2)
+
+    assert leases[2].acquire(standby=False) and leases[2].is_clean
+    own = folders[2].open("Reports", 3)
+    assert own.name == "Reports-3.3", "the first leader may still write into its folder"
+    assert folders[2].open("Reports", 3) == own
+    publish(stopped, 700)  # the first leader awakes
+    feed = gateway(own)
+    assert publish(feed, 700).accepted == 1 and publish(feed, 5).duplicates == 1
+    for opened in (feed, stopped):
+        opened.close()
+    leases[2].release()
+
+    assert leases[3].acquire(standby=False)
+    assert folders[3].open("Reports", 3) == own, "the leader that opened it last has ended"
+    leases[3].release()
+    for lease in leases[:2]:
+        lease._table.close()
+    catalog.close()
+
+
+def test_checkpoint_between_two_copied_files_loses_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    former = sqlite3.connect(tmp_path / "former.db", isolation_level=None)
+    former.execute("PRAGMA journal_mode = WAL")
+    former.execute("CREATE TABLE answers (number INTEGER PRIMARY KEY)")
+    former.executemany("INSERT INTO answers VALUES (?)", [(number,) for number in range(50)])
+    copy = feed_folders._copy
+    checkpoints: list[Path] = []
+
+    def copy_and_checkpoint(source: Path, own: Path) -> None:
+        copy(source, own)
+        if source.suffix == ".db" and not checkpoints:
+            checkpoints.append(source)
+            former.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            former.execute("INSERT INTO answers VALUES (50)")
+
+    monkeypatch.setattr(feed_folders, "_copy", copy_and_checkpoint)
+    feed_folders._copy_database(tmp_path / "former.db", tmp_path / "own.db")
+    own = sqlite3.connect(tmp_path / "own.db")
+    assert own.execute("SELECT count(*) FROM answers").fetchone() == (51,)
+    for opened in (own, former):
+        opened.close()
+
+
+def test_feed_whose_keys_are_not_complete_is_not_taken_over(tmp_path: Path) -> None:
+    filled(tmp_path / "former").close()
+    run = next((tmp_path / "former" / "keys").glob("*.keys"))
+    run.unlink()
+    with pytest.raises(TocsinError, match="changes while it is copied, or is damaged"):
+        continue_feed(tmp_path / "former", tmp_path / "own")
+
+
+def test_standby_without_the_feed_log_of_the_leader_does_not_begin_an_empty_one(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'catalog.sqlite'}"
+    catalog = Catalog(url)
+    leases = [Lease(url, "data cluster", Holder(), 3_600.0) for _ in range(2)]
+    for lease, machine in zip(leases, ("north", "south"), strict=True):
+        assert lease.acquire(standby=False)
+        folders = FeedFolders(catalog, tmp_path / machine, lease)
+        if machine == "north":
+            filled(folders.open("Reports", 3)).close()
+        else:
+            with pytest.raises(TocsinError, match="feed log of Reports with acknowledged records is not here"):
+                folders.open("Reports", 3)
+        lease.release()
+    catalog.close()
+
+
+def test_segments_that_are_deleted_while_others_are_copied_leave_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = filled(tmp_path / "former")
+    take_keys = feed_folders._take_keys
+    trimmed: list[int] = []
+
+    def take_keys_and_trim(source: Path, own: Path) -> None:
+        take_keys(source, own)
+        if not trimmed:  # the first segments are linked; now two later ones come and go
+            for number in range(200, 260):
+                publish(former, number)
+            former.ingested(former.durable_end)
+            former.maintain()
+            trimmed.append(former.durable_end)
+
+    monkeypatch.setattr(feed_folders, "_take_keys", take_keys_and_trim)
+    continue_feed(tmp_path / "former", tmp_path / "own")
+    own = gateway(tmp_path / "own")
+    assert trimmed and publish(own, *range(100)).duplicates == 100
+    for feed in (own, former):
+        feed.close()

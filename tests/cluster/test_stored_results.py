@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def stored(cluster: DataCluster) -> Iterator[StoredResults]:
-    catalog = Catalog(cluster.settings.catalog_url(), reads_only=True)
+    catalog = Catalog(cluster.settings.catalog_url(), as_it_is=True)
     yield StoredResults(catalog, cluster.storage)
     catalog.close()
 
@@ -62,4 +62,4 @@ def test_unknown_channel_and_missing_catalog_are_refused(stored: StoredResults, 
         stored.head_of("Nothing")
     assert unknown.value.code is Code.UNKNOWN_CHANNEL
     with pytest.raises(TocsinError, match="no data root yet"):
-        Catalog(f"sqlite:///{tmp_path / 'new.sqlite'}", reads_only=True)
+        Catalog(f"sqlite:///{tmp_path / 'new.sqlite'}", as_it_is=True)

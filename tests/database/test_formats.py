@@ -58,13 +58,13 @@ def test_reader_waits_for_a_store_that_another_store_shares_the_database_with(ur
     sa.Table("places", other, sa.Column("name", sa.String(40)))
     Database(url, StoredFormat("list of places", other)).close()
     with pytest.raises(TocsinError, match="no list of people yet") as missing:
-        Database(url, SECOND, reads_only=True)
+        Database(url, SECOND, as_it_is=True)
     assert missing.value.code is Code.NOT_FOUND
     Database(url, FIRST).close()
     with pytest.raises(TocsinError, match="format 1"):
-        Database(url, SECOND, reads_only=True)
+        Database(url, SECOND, as_it_is=True)
     Database(url, SECOND).close()
-    Database(url, SECOND, reads_only=True).close()
+    Database(url, SECOND, as_it_is=True).close()
 
 
 def stored(url: str, query: str) -> list[tuple[object, ...]]:
@@ -148,3 +148,13 @@ def test_two_stores_in_one_database_have_formats_of_their_own(url: str) -> None:
         ("list of people", 2),
         ("list of places", 1),
     ]
+
+
+def test_every_process_notices_a_server_that_is_cut_off(server: str) -> None:
+    postgresql.make_empty(server)
+    database = Database(server, FIRST)
+    with database.read() as connection:
+        options = connection.connection.dbapi_connection.info.get_parameters()  # type: ignore[union-attr]
+    assert options["application_name"] == "tocsin"
+    assert (options["connect_timeout"], options["tcp_user_timeout"]) == ("3", "6000")
+    database.close()

@@ -30,6 +30,8 @@ class Process:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.running.wait()
+        if scope["path"] == "/slow":
+            await asyncio.sleep(3)
         body = (await receive())["body"]
         self.bodies.append(body)
         await PlainTextResponse(self.url)(scope, receive, send)
@@ -106,6 +108,16 @@ def test_stopped_leader_fails_the_request_as_soon_as_another_leads() -> None:
                 async with asyncio.timeout(10):
                     await waiting
             assert (await client.get("/x")).text == second.url
+        yield
+
+    scenario(test)
+
+
+def test_slow_answer_of_a_server_that_is_ready_is_awaited() -> None:
+    @contextlib.asynccontextmanager
+    async def test(first: Process, second: Process, addresses: str) -> AsyncIterator[None]:
+        async with leading_client(addresses, timeout=60.0) as client:
+            assert (await client.get("/slow")).text == first.url
         yield
 
     scenario(test)

@@ -36,16 +36,16 @@ class Database:
         guard: Guard | None = None,
         connect_args: Mapping[str, object] | None = None,
         *,
-        reads_only: bool = False,
+        as_it_is: bool = False,
     ) -> None:
         """Open the store, and create or convert it if that is necessary. `connect_args` are for the driver.
 
-        With `reads_only`, a store of another format is refused.
+        With `as_it_is`, nothing is created or converted, and a store of another format is refused.
         """
-        if guard is not None:
-            connect_args = session_options(url, guard.session)
+        if connect_args is None:
+            connect_args = session_options(url, "tocsin" if guard is None else guard.session)
         # After a restart of the server, a new connection is opened before the next transaction, which then succeeds.
-        self._engine = sa.create_engine(url, pool_pre_ping=True, connect_args=dict(connect_args or {}))
+        self._engine = sa.create_engine(url, pool_pre_ping=True, connect_args=dict(connect_args))
         self._guard = guard
         self._writing = threading.RLock()
         if self._engine.dialect.name == "sqlite":
@@ -53,7 +53,7 @@ class Database:
             sa.event.listen(self._engine, "begin", _begin)
         self._writer = self._engine.execution_options(writes=True)
         try:
-            if reads_only:
+            if as_it_is:
                 with self.read() as connection:
                     check_format(connection, format)
             else:

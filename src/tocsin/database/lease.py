@@ -180,7 +180,7 @@ class Lease:
         """The application name of the leader's database sessions."""
         self.epoch = 0
         self.is_clean = True
-        """False if the former leader may still run, and write to files."""
+        """False if the leader of the former epoch may still run, and write to files."""
         self.on_lost: Callable[[], object] = lambda: None
         """Called once, from the thread, when another process has taken the lease."""
         self.on_waiting: Callable[[LeaseState], None] = lambda state: None
@@ -237,6 +237,18 @@ class Lease:
     @property
     def _stored_duration_s(self) -> float:
         return self._duration_s if self._renews else 0.0
+
+    @property
+    def renews(self) -> bool:
+        """False if a lock of the machine is all of the lease."""
+        return self._renews
+
+    def follows(self, epoch: int) -> bool:
+        """True if no other process can still write to files that only the leader of `epoch` and those before it used.
+
+        The end of the former term proves nothing for files that its leader has not opened: the one before may run.
+        """
+        return epoch == self.epoch or (self.is_clean and (not self._renews or epoch == self.epoch - 1))
 
     def _lead(self, epoch: int, began_s: float, *, is_clean: bool) -> None:
         self.epoch, self.is_clean = epoch, is_clean

@@ -2,7 +2,8 @@
 
 A refused connection and an answer of a standby lead to the next address within the same request: nothing was done yet.
 A leader that was stopped or cut off still accepts connections. So while an answer is missing, the client asks the other
-addresses whether one of them leads by now. If so, it fails the request with ReadTimeout, and the caller sends it again.
+addresses whether one of them leads by now. If so, and if the first address does not say that it is ready, it fails the
+request with ReadTimeout, and the caller sends it again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 PROBE_S = 1.0
 """How long an answer may be missing before the client looks for another leader, and the pause between two looks."""
-PROBE_ANSWER_S = 2.0
+PROBE_ANSWER_S = 1.0
 CONNECT_S = 3.0
 """The longest wait for a connection to one of several addresses."""
 _READY = "/readyz"
@@ -100,7 +101,7 @@ class LeaderTransport(httpx.AsyncBaseTransport):
                 if done:
                     return waiting.result()
                 if self._leaders.current == address:
-                    await self._look_elsewhere()
+                    await self._look_elsewhere(address)
                 if self._leaders.current != address and not waiting.done():
                     raise httpx.ReadTimeout(f"{address} does not answer, and {self._leaders.current} leads now")
         finally:
@@ -108,12 +109,14 @@ class LeaderTransport(httpx.AsyncBaseTransport):
             with suppress(asyncio.CancelledError, Exception):
                 await waiting
 
-    async def _look_elsewhere(self) -> None:
+    async def _look_elsewhere(self, silent: str) -> None:
         others = self._leaders.others
         ready = await asyncio.gather(*(self._is_ready(address) for address in others))
         for address, leads in zip(others, ready, strict=True):
             if leads:
-                self._leaders.current = address
+                # Several servers of results are ready at the same time: one that answers this is only slow.
+                if self._leaders.current == silent and not await self._is_ready(silent):
+                    self._leaders.current = address
                 return
 
     async def _is_ready(self, address: str) -> bool:

@@ -21,6 +21,7 @@ from tests import postgresql
 from tocsin.cluster.catalog import Catalog, placing
 from tocsin.cluster.catalog.logs import LogTable
 from tocsin.cluster.catalog.tables import logs
+from tocsin.cluster.feed import shared_gateway
 from tocsin.cluster.feed.feedlog_reader import FeedLogWriteFailed
 from tocsin.cluster.feed.gateway import (
     Accepted,
@@ -35,7 +36,7 @@ from tocsin.cluster.feed.gateway import (
 from tocsin.cluster.feed.keyindex import KeyIndex
 from tocsin.cluster.feed.log_objects import ObjectPlace, write_object
 from tocsin.cluster.feed.outcomes import FeedLimits
-from tocsin.cluster.feed.shared_gateway import SharedGateway, new_seed
+from tocsin.cluster.feed.shared_gateway import PLACE_S, SharedGateway, new_seed
 from tocsin.cluster.server.group_commit import GroupCommit
 from tocsin.cluster.server.publishers import Publisher
 from tocsin.cluster.store.storage import Storage
@@ -474,3 +475,45 @@ def test_full_disk_for_the_index_denies_no_object_that_has_its_place(
 
 def refuse_to_write(*_: object) -> None:
     raise OSError("no space left on the device")
+
+
+def test_gateway_whose_machine_slept_places_no_object_that_upkeep_may_have_deleted(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(catalog, tmp_path / "root", KEYED)
+    gateway = world.gateway()
+    boot_s = itertools.chain([0.0], itertools.repeat(PLACE_S + 1))
+    monkeypatch.setattr(shared_gateway, "boot_clock_s", lambda: next(boot_s))
+    _, group = gateway.accept_into_group(b'[{"id": "a"}]', RecordForm.JSON)
+    with pytest.raises(FeedLogWriteFailed, match="stopped for too long"):
+        gateway.sync()
+    assert group.stored is False and world.stored() == []
+
+
+def test_full_backlog_and_a_slow_catalog_do_not_stop_the_event_loop(
+    catalog: Catalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(catalog, tmp_path / "root", KEYED)
+    gateway = world.gateway(backlog_bytes=100)
+    gateway.accept(b'[{"id": "a"}]', RecordForm.JSON)
+    gateway.sync()
+    state = LogTable.state
+
+    def slow_state(*arguments: Any) -> Any:
+        time.sleep(2.0)
+        return state(*arguments)
+
+    monkeypatch.setattr(LogTable, "state", slow_state)
+    gateway._looked_s -= shared_gateway.LOOK_S
+
+    async def scenario() -> float:
+        commit = GroupCommit(gateway)
+        storing = asyncio.create_task(commit.store(b'[{"id": "' + b"x" * 90 + b'"}]', RecordForm.JSON, None))
+        longest_s, before_s = 0.0, time.monotonic()
+        while not storing.done():
+            await asyncio.sleep(0.01)
+            longest_s, before_s = max(longest_s, time.monotonic() - before_s), time.monotonic()
+        assert isinstance(storing.result(), Backlogged)
+        return longest_s
+
+    assert asyncio.run(scenario()) < 1.5

@@ -168,4 +168,7 @@ def test_unencrypted_keys_of_another_machine_are_refused() -> None:
     with pytest.raises(TocsinError, match="use https"):
         TrustedKeys("http://192.0.2.1/v1/keys")
     TrustedKeys("http://192.0.2.1/v1/keys", insecure=True)
+    with pytest.raises(TocsinError, match="https"):
+        TrustedKeys("https://192.0.2.1/v1/keys,http://192.0.2.2/v1/keys")
+    TrustedKeys("https://192.0.2.1/v1/keys,http://127.0.0.1:8570/v1/keys")
     TrustedKeys("https://192.0.2.1/v1/keys")

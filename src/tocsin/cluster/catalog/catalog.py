@@ -25,7 +25,7 @@ from tocsin.cluster.catalog.subscriptions import SubscriptionTable
 from tocsin.cluster.catalog.tables import read_fact, schema, tokens, write_fact
 from tocsin.cluster.catalog.trials import TrialTable
 from tocsin.cluster.catalog.writes import WriteTable
-from tocsin.database.database import Database, Guard, session_options
+from tocsin.database.database import Database, Guard
 from tocsin.database.formats import StoredFormat
 
 
@@ -44,15 +44,14 @@ _GENERATION = "generation"
 
 
 class Catalog:
-    """Thread-safe. Only one process at a time writes to it: the one that holds the lease of the data root."""
+    """Thread-safe. The process that holds the lease of the data root writes to it; gateways only to shared logs."""
 
-    def __init__(self, url: str, guard: Guard | None = None, *, reads_only: bool = False) -> None:
+    def __init__(self, url: str, guard: Guard | None = None, *, as_it_is: bool = False) -> None:
         """`guard` refuses the transactions of a process that has lost the lease.
 
-        `reads_only`: for a process beside the one that writes. It neither creates nor converts a catalog.
+        `as_it_is`: for a process beside the one that leads. It neither creates nor converts a catalog.
         """
-        # Without the session of a guard, too, a server that is cut off is noticed soon.
-        self._database = Database(url, _FORMAT, guard, session_options(url, "tocsin"), reads_only=reads_only)
+        self._database = Database(url, _FORMAT, guard, as_it_is=as_it_is)
         self.datasets = DatasetTable(self._database)
         self.feeds = FeedTable(self._database)
         self.channels = ChannelTable(self._database)

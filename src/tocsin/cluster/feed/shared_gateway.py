@@ -54,6 +54,7 @@ from tocsin.cluster.feed.shared_keys import SharedKeys
 from tocsin.cluster.feed.shared_log import FOLDER, SharedLogReader
 from tocsin.cluster.feed.tap import RecordRing
 from tocsin.cluster.store.storage import Storage
+from tocsin.database.lease import boot_clock_s
 from tocsin.model.entities import Dataset, DatasetKind
 
 FORGET_SHARE = 1 / 16
@@ -64,7 +65,8 @@ LOOK_S = 0.5
 FOLLOW_S = 0.2
 """How old the known end may be for ingestion: the longest time until it sees an object of another gateway."""
 PLACE_S = 600.0
-"""The longest time from the beginning of a write to its place: upkeep deletes objects that wait for much longer."""
+"""The longest time from the beginning of a write to its place, also while the machine sleeps: upkeep deletes objects
+that wait for much longer."""
 _CLOSED = Unavailable("this dataset takes no more records: it was dropped, or the data cluster stops; try again")
 _ALERTS_UNAVAILABLE = Unavailable("the catalog refused to remember the alert; try again")
 
@@ -266,13 +268,14 @@ class SharedGateway:
     def _refusal(self, body_bytes: int) -> Refused | None:
         if self._closed:
             return _CLOSED
-        if self._is_full(body_bytes):
-            if time.monotonic() - self._looked_s > LOOK_S:
-                with suppress(SQLAlchemyError):  # the publisher tries again
-                    self.look()
-            if self._is_full(body_bytes):
-                return Backlogged(5)
-        return None
+        if self.must_look(body_bytes):
+            with suppress(SQLAlchemyError):  # the publisher tries again
+                self.look()
+        return Backlogged(5) if self._is_full(body_bytes) else None
+
+    def must_look(self, body_bytes: int) -> bool:
+        """True if `prepare` and `append` would call `look` for a body of this size, which blocks for a query."""
+        return self._is_full(body_bytes) and time.monotonic() - self._looked_s > LOOK_S
 
     def _is_full(self, body_bytes: int) -> bool:
         waiting_bytes = self.backlog_bytes + self._fresh.bytes
@@ -281,7 +284,10 @@ class SharedGateway:
     def look(self) -> None:
         """Read from the catalog how far other gateways and ingestion are. Blocks for a query."""
         self._looked_s = time.monotonic()
-        state = self._catalog.logs.state(self.dataset.name, self._log)
+        try:
+            state = self._catalog.logs.state(self.dataset.name, self._log)
+        finally:
+            self._looked_s = time.monotonic()
         if state is not None:
             self._tail, self._ingested = max(state.tail, self._tail), max(state.ingested, self._ingested)
 
@@ -301,7 +307,7 @@ class SharedGateway:
                 group.stored = True
                 return self._tail
             before, self._last_decided = self._last_decided, group.decided
-        started_s = time.monotonic()
+        started_s = boot_clock_s()
         try:
             path, size_bytes = self._write(group)
             before.wait()  # a publisher may have sent this group's records after those of the group before
@@ -328,7 +334,7 @@ class SharedGateway:
         return path, write_object(self._storage, path, group.frames)
 
     def _place(self, group: SharedGroup, path: str, size_bytes: int, started_s: float) -> Placed:
-        if self._closed or time.monotonic() - started_s > PLACE_S:
+        if self._closed or boot_clock_s() - started_s > PLACE_S:
             raise FeedLogWriteFailed(_CLOSED.reason if self._closed else "this process was stopped for too long")
         now_us = self._now_us()
         keys_from_us, answers_from_us = self._horizons_us(now_us)

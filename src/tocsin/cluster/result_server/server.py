@@ -161,7 +161,7 @@ class ResultServer:
         url, attempts = self.settings.cluster().catalog_url(), 0
         while True:
             try:
-                return await asyncio.to_thread(Catalog, url, reads_only=True)
+                return await asyncio.to_thread(Catalog, url, as_it_is=True)
             except TocsinError as error:
                 if error.code is not Code.NOT_FOUND:
                     raise

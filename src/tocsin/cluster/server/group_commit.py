@@ -17,6 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from tocsin.cluster.feed.gateway import (
     Accepted,
     Backlogged,
@@ -137,11 +139,13 @@ class GroupCommit:
             pause_s = publisher.pause_s(time.monotonic())
             if pause_s:
                 return wasteful(pause_s), _NO_GROUP
+            await self._look(len(request.body))
             prepared, work_s = await self._prepare(request)
             if not isinstance(prepared, Prepared):
                 outcome, group = prepared
             else:
                 async with self._appending:
+                    await self._look(prepared.body_bytes)
                     if prepared.body_bytes <= INLINE_BYTES and request.form is not RecordForm.CAP:
                         outcome, group = self.gateway.append(prepared)
                     else:
@@ -151,6 +155,12 @@ class GroupCommit:
             if wasted and publisher is not self._unnamed:
                 publisher.waste(wasted * (work_s + S_PER_BYTE * len(request.body)), time.monotonic())
             return outcome, group
+
+    async def _look(self, body_bytes: int) -> None:
+        """Let a thread ask the catalog whether a full backlog has room again: the event loop would wait for it."""
+        if isinstance(self.gateway, SharedGateway) and self.gateway.must_look(body_bytes):
+            with suppress(SQLAlchemyError):  # the publisher tries again
+                await asyncio.to_thread(self.gateway.look)
 
     async def _prepare(self, request: _Request) -> tuple[Prepared | Outcome, float]:
         """The prepared request, and the processor time in seconds that it took."""

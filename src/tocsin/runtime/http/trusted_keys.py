@@ -80,8 +80,8 @@ class TrustedKeys:
         """
         self._url = source if urlsplit(source).scheme in ("http", "https") else None
         self._path = None if self._url else Path(source)
-        hosts = [urlsplit(address).hostname or "" for address in split_addresses(source)]
-        encrypted = insecure or not source.startswith("http:") or all(is_loopback(host) for host in hosts)
+        plain = [parts.hostname or "" for parts in map(urlsplit, split_addresses(source)) if parts.scheme == "http"]
+        encrypted = insecure or all(is_loopback(host) for host in plain)
         if self._url and not encrypted:
             raise TocsinError(
                 Code.BAD_REQUEST, f"keys: an attacker could replace the keys from {source}; use https, or set insecure"

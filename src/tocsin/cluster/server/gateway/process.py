@@ -69,7 +69,7 @@ class SharedDatasets:
         self.settings = settings
         self.storage = settings.storage()
         self.storage.check()
-        self.catalog = Catalog(settings.catalog_url())
+        self.catalog = Catalog(settings.catalog_url(), as_it_is=True)
         self.clock = FollowedClock(self.catalog)
         self._lock = threading.Lock()
         self._open: dict[str, OpenDataset] = {}
@@ -164,9 +164,23 @@ class GatewayProcess:
         return [self._unreachable] if self._unreachable else []
 
     async def start(self) -> SharedDatasets:
-        self._datasets = await asyncio.to_thread(SharedDatasets, self._settings)
+        self._datasets = await self._opened()
         self._refreshing = asyncio.create_task(self._refresh(self._datasets))
         return self._datasets
+
+    async def _opened(self) -> SharedDatasets:
+        """The datasets, as soon as a data cluster has made the catalog: only the leader creates or converts it."""
+        waits = False
+        while True:
+            try:
+                return await asyncio.to_thread(SharedDatasets, self._settings)
+            except TocsinError as error:
+                if error.code is not Code.NOT_FOUND:
+                    raise
+                if not waits:
+                    logger().info("waiting for the catalog", reason=error.message)
+                waits = True
+                await asyncio.sleep(REFRESH_S)
 
     async def _refresh(self, datasets: SharedDatasets) -> None:
         followed_s = time.monotonic()

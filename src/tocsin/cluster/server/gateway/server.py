@@ -120,12 +120,15 @@ class GatewayServer:
         with stop_on_signals(self._stop):
             serving = asyncio.create_task(server.serve(sockets=[listening]))
             sweeping = asyncio.create_task(half_open.sweep_forever())
+            starting = asyncio.create_task(self._start())
             stopping = asyncio.create_task(self._stop.wait())
             try:
-                await self._start()
-                await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((starting, stopping, serving), return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    await starting  # raises the reason if the start failed
+                    await asyncio.wait((stopping, serving), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for task in (stopping, sweeping):
+                for task in (starting, stopping, sweeping):
                     task.cancel()
                 await self._close(server, serving)
 

@@ -9,7 +9,9 @@ import pytest
 
 from tests.client.test_topic_session import SessionBench, T
 from tocsin.client import topic_events as events
+from tocsin.client.topic_connection import ClientConnection
 from tocsin.client.topic_events import TopicGap, TopicMessage
+from tocsin.client.topic_redirects import Redirects
 from tocsin.model.ids import BrokerId
 from tocsin.wire import topic as wire
 from tocsin.wire.topic_directory import TopicEntry, WatchAnswer
@@ -209,6 +211,15 @@ def test_late_answer_of_a_forgotten_redirect_is_detached() -> None:
     assert [(address, message.at) for address, message in detaches(bench)] == [(TWO, AT[TWO])]
     bench.get(ONE, 1)
     assert bench.received() == [1]
+
+
+@pytest.mark.parametrize(("token", "is_obeyed"), [(None, True), ("of-a-visitor", False)])
+def test_visitor_obeys_no_redirect_to_a_third_site(token: str | None, is_obeyed: bool) -> None:
+    edge, redirects = ClientConnection(1, ONE, token=token), Redirects()
+    edge.attached[T, "receive"] = AT[ONE]
+    access = wire.VisitorAccess("c", "ws://c-home", "secret")
+    redirects.ordered(edge, wire.Redirect(AT[ONE], T, BrokerId("c/e"), TWO, access), 0.0)
+    assert (T in redirects.receivers) is is_obeyed
 
 
 def detaches(bench: EdgeSession) -> list[tuple[str, wire.Detach]]:

@@ -254,6 +254,31 @@ def test_overloaded_host_sends_visitors_home() -> None:
     assert (E1, None) in sites.b.released or (E2, None) in sites.b.released
 
 
+def test_host_sends_visitors_home_and_not_to_another_site() -> None:
+    """Their own site has room again, so that a plan could use its edge."""
+    sites = busy_sites()
+    sites.burst()
+    sites.run(15.0)
+    assert at_b(sites) > 0
+    for topic in sites.a.topics:
+        sites.a.edges[E1].receivers[topic] = [f"{topic}-user/1"]
+    sites.run(5.0)
+    sites.b.add_topic("own/1", E1, 82, Topic(10.0))
+    sites.b.add_topic("own/2", E2, 75, Topic(10.0))
+    sites.run(6.0)
+    assert [client for _, client, *_ in sites.b.redirected if client.startswith("a:")] == []
+    assert (E2, None) in sites.b.released
+
+
+def test_neighbour_cannot_pass_its_visitors_on() -> None:
+    sites = busy_sites()
+    request = HostReceivers(1, TopicName("t/0"), E2, ["ann/5", "c:bob/5"], (0.0, 1.0, 1.0), "token-of-a")
+    sites.b.hear(request)
+    [answer] = [message for message in sites.b.told if isinstance(message, Hosting | NotHosting)]
+    assert isinstance(answer, NotHosting)
+    assert "names" in answer.reason
+
+
 def test_report_with_impossible_values_names_no_helper() -> None:
     sites = busy_sites()
     control = sites.a.core.site_control

@@ -54,11 +54,14 @@ class Redirects:
 
     def ordered(self, source: ClientConnection, message: wire.Redirect, now_s: float) -> None:
         """The present edge sends the receiver to another one. The order may overtake the answer to an attach, which
-        waits for its turn at an edge with little output."""
+        waits for its turn at an edge with little output. A host cannot send its visitor to a third site: the numbers of
+        flows come from a position at the own site."""
         known = self.receivers.get(message.topic)
         need: Need = (message.topic, "receive")
         is_target = known is not None and known.connection is source
         is_here = source.attached.get(need) == message.at or (need in source.requests.values() and not is_target)
+        if message.visitor is not None and source.token is not None:
+            return
         address = message.address
         if message.visitor is not None or source.token is not None:
             address = visit_address(address, message.topic)

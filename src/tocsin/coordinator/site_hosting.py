@@ -18,7 +18,7 @@ from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.policies.sites.types import Load, LoadState, LoadThresholds
 from tocsin.wire import neighbour_link as wire
-from tocsin.wire.site_link import Client, ExpectReceivers, ReleaseVisitors, visitor_user
+from tocsin.wire.site_link import VISITOR_MARK, Client, ExpectReceivers, ReleaseVisitors, visitor_user
 
 _MOST_CLIENTS = 10_000
 """In one request."""
@@ -148,5 +148,7 @@ def _name_here(site: str, client: Client) -> Client:
 
 
 def _is_client(client: Client) -> bool:
+    """A visitor of the neighbour is no client of it."""
     user, mark, run = client.rpartition("/")
-    return bool(user and mark and run) and len(client) <= 200 and client.isprintable()
+    is_own = VISITOR_MARK not in user
+    return is_own and bool(user and mark and run) and len(client) <= 200 and client.isprintable()

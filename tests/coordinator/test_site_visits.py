@@ -22,7 +22,18 @@ from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.policies.sites.types import LoadState
 from tocsin.wire import link
-from tocsin.wire.neighbour_link import BrokerState, FromNeighbour, Hosting, HostReceivers, NotHosting, SiteReport
+from tocsin.wire.neighbour_link import (
+    Advertised,
+    BrokerState,
+    Exchange,
+    FromNeighbour,
+    Hello,
+    Hosting,
+    HostReceivers,
+    NotHosting,
+    SiteReport,
+    Welcome,
+)
 from tocsin.wire.site_link import (
     Capacity,
     NeighbourAccess,
@@ -268,6 +279,22 @@ def test_host_sends_visitors_home_and_not_to_another_site() -> None:
     sites.run(6.0)
     assert [client for _, client, *_ in sites.b.redirected if client.startswith("a:")] == []
     assert (E2, None) in sites.b.released
+
+
+def test_neighbour_of_an_earlier_release_gets_no_message_that_it_does_not_know() -> None:
+    """Its greeting says nothing of visits. It would end the connection at the first report."""
+    sites = busy_sites()
+    sites.a.handle(NeighbourClosed("b", CONNECTION))
+    sites.a.told.clear()
+    sites.a.handle(NeighbourOpened("b", CONNECTION + 1))
+    [link] = [message.link for message in sites.a.told if isinstance(message, Hello)]
+    sites.a.handle(NeighbourMessageReceived("b", CONNECTION + 1, Welcome("b", link, 1)))
+    for topic in sites.a.topics.values():
+        topic.rate_per_s *= 1.6
+    sites.a.run(6.0)
+    assert sites.a.core.site_control.limited == (E1,)
+    assert any(isinstance(message, Advertised) for message in sites.a.told)
+    assert [message for message in sites.a.told if isinstance(message, Exchange)] == []
 
 
 def test_neighbour_cannot_pass_its_visitors_on() -> None:

@@ -188,6 +188,37 @@ def test_site_without_room_sends_receivers_to_its_neighbour() -> None:
     assert all(sites.b.utilisation(edge) <= 0.9 for edge in sites.b.edges)
 
 
+def test_one_offloading_moves_several_topics_to_one_edge() -> None:
+    """Each request makes the edge BUSY, and the next one belongs to the same offloading."""
+    sites = TwoSites(("e1", "e2"))
+    for number in range(10):
+        edge = (E1, E2)[number % 2]
+        sites.b.add_topic(f"t/{number}", edge, 1, Topic(15.6, delay_s=1.0))
+        sites.a.add_topic(f"t/{number}", edge, 8, Topic(15.6, delay_s=1.0))
+    sites.run(5.0)
+    sites.burst(2.0)
+    began_s = sites.a.now_s
+    sites.run(12.0)
+    assert [message for message in sites.b.told if isinstance(message, NotHosting)] == []
+    assert len({(topic, target) for _, _, topic, _, target in sites.a.redirected}) == 4
+    loaded = (LoadState.OVERLOAD, LoadState.BUSY)
+    assert max(at_s for at_s, states in sites.a.states if set(loaded) & set(states.values())) - began_s <= 5.0
+    assert sites.b.busy() == frozenset()
+    assert all(sites.b.utilisation(edge) <= 0.9 for edge in sites.b.edges)
+
+
+def test_edge_that_expects_visitors_takes_no_more_than_it_has_room_for() -> None:
+    sites = busy_sites()
+    free = 850_000.0 - 1e6 * sites.b.utilisation(E2)
+    for number, share in enumerate((0.6, 0.6, 0.3)):
+        load = (0.0, share * free, 1.0)
+        sites.b.hear(HostReceivers(number, TopicName(f"t/{number}"), E2, ["ann/5"], load, "token-of-a"))
+    answers = [type(message) for message in sites.b.told if isinstance(message, NotHosting)]
+    assert answers == [NotHosting]
+    hosted = [message.number for message in sites.b.told if isinstance(message, Hosting)]
+    assert hosted == [0, 2]
+
+
 def test_receivers_stay_in_a_site_that_can_help_itself() -> None:
     sites = busy_sites(("e1", "e2"))
     sites.burst()

@@ -296,6 +296,28 @@ def test_overloaded_host_sends_visitors_home() -> None:
     assert (E1, None) in sites.b.released or (E2, None) in sites.b.released
 
 
+def test_edge_without_visitors_is_not_asked_to_end_visits() -> None:
+    """A broker of an earlier release would break its link at that message."""
+    sites = TwoSites()
+    for number in range(5):
+        sites.add(f"t/{number}", 14, at_b=False)
+    sites.run(5.0)
+    sites.burst()
+    sites.run(5.0)
+    assert sites.a.core.site_control.limited == (E1,)
+    assert sites.a.released == []
+
+
+def test_edge_expects_a_limited_number_of_visitors() -> None:
+    """A neighbour may state no load."""
+    sites = busy_sites()
+    clients = [f"ann/{run}" for run in range(6_000)]
+    for number in range(2):
+        sites.b.hear(HostReceivers(number, TopicName(f"t/{number}"), E2, clients, (0.0, 0.0, 0.0), "token-of-a"))
+    hosted = [message.number for message in sites.b.told if isinstance(message, Hosting)]
+    assert hosted == [0]
+
+
 def test_host_sends_visitors_home_and_not_to_another_site() -> None:
     """Their own site has room again, so that a plan could use its edge."""
     sites = busy_sites()

@@ -22,7 +22,7 @@ from tocsin.wire import neighbour_link as wire
 from tocsin.wire.site_link import VISITOR_MARK, Client, ExpectReceivers, ReleaseVisitors, visitor_user
 
 _MOST_CLIENTS = 10_000
-"""In one request."""
+"""That an edge expects. Each of them takes a token."""
 
 Admits = Callable[[str, TopicName, str], bool]
 """Whether a token of a neighbour permits it to receive a topic. The driver checks it: the logic holds no key."""
@@ -108,6 +108,8 @@ class SiteHosting:
         is_free = all(accepted.site == site for accepted in expected) if expected else self._is_low(report)
         if report is None or not is_free:
             return f"{message.broker} accepts no load now"
+        if len(message.clients) + sum(len(accepted.expected) for accepted in expected) > _MOST_CLIENTS:
+            return f"{message.broker} expects as many receivers as it may"
         whole = total([load, *(accepted.load for accepted in expected)])
         return None if whole.fits(report.remaining(thresholds)) else f"{message.broker} has too little capacity left"
 
@@ -127,7 +129,7 @@ class SiteHosting:
         return False
 
     def check(self, turn: Turn, helpless: Collection[BrokerId]) -> None:
-        """Called at every tick. `helpless`: overloaded brokers that no other broker of this site can help."""
+        """Called at every tick. `helpless`: overloaded edges with visitors that no other broker can help."""
         for accepted in [accepted for accepted in self._accepted if turn.now_s >= accepted.until_s]:
             self._end(turn, accepted)
         for broker in helpless:

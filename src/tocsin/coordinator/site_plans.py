@@ -105,7 +105,7 @@ def plan_offloads(
         attempts = [(calm, resting, ()), (full, resting, ()), (full, (), ())]
         attempts += [(calm, resting, neighbours), (full, (), neighbours)] if neighbours else []
     best: OffloadPlan | None = None
-    unvisited = {broker: profile for broker, profile in profiles.items() if not _has_visitors(profile)}
+    unvisited = {broker: profile for broker, profile in profiles.items() if not has_visitors(profile)}
     for limits, staying, helpers in attempts:
         moving = unvisited if helpers else profiles
         snapshot = make_snapshot(turn, loads, reports, moving, helpers, staying, reach_of)
@@ -118,7 +118,7 @@ def plan_offloads(
     return best
 
 
-def _has_visitors(profile: SiteProfile) -> bool:
+def has_visitors(profile: SiteProfile) -> bool:
     """A visitor continues at its own site by the numbers of flows. It cannot move on to a third site."""
     return any(VISITOR_MARK in client for clients in profile.topics.values() for client, _ in clients)
 

@@ -334,7 +334,7 @@ def test_host_sends_visitors_home_and_not_to_another_site() -> None:
     assert (E2, None) in sites.b.released
 
 
-def test_neighbour_of_an_earlier_release_gets_no_message_that_it_does_not_know() -> None:
+def test_neighbour_of_an_earlier_release_gets_no_unknown_message() -> None:
     """Its greeting says nothing of visits. It would end the connection at the first report."""
     sites = busy_sites()
     sites.a.handle(NeighbourClosed("b", CONNECTION))

@@ -222,6 +222,23 @@ def test_visitor_obeys_no_redirect_to_a_third_site(token: str | None, is_obeyed:
     assert (T in redirects.receivers) is is_obeyed
 
 
+def test_visit_is_given_up_when_the_home_closes_its_connection_each_time() -> None:
+    """A home of an earlier release does not know the request."""
+    bench = attached()
+    access = wire.VisitorAccess("c", "ws://c-home", "secret")
+    bench.hear(ONE, wire.Redirect(AT[ONE], T, BrokerId("c/e"), TWO, access))
+    asked = 0
+    for _ in range(20):
+        for address, _request in bench.requests(wire.FindPosition):
+            assert address == HOME
+            asked += 1
+            bench.lose(HOME)
+        bench.pass_time(1.0)
+    assert asked == 2
+    bench.get(ONE, 1)
+    assert bench.received() == [1], "it stays at its edge"
+
+
 def detaches(bench: EdgeSession) -> list[tuple[str, wire.Detach]]:
     return [(address, message) for address, message in bench.requests(wire.Detach) if isinstance(message, wire.Detach)]
 

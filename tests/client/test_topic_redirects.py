@@ -9,7 +9,9 @@ import pytest
 
 from tests.client.test_topic_session import SessionBench, T
 from tocsin.client import topic_events as events
+from tocsin.client.topic_connection import ClientConnection
 from tocsin.client.topic_events import TopicGap, TopicMessage
+from tocsin.client.topic_redirects import Redirects
 from tocsin.model.ids import BrokerId
 from tocsin.wire import topic as wire
 from tocsin.wire.topic_directory import TopicEntry, WatchAnswer
@@ -209,6 +211,32 @@ def test_late_answer_of_a_forgotten_redirect_is_detached() -> None:
     assert [(address, message.at) for address, message in detaches(bench)] == [(TWO, AT[TWO])]
     bench.get(ONE, 1)
     assert bench.received() == [1]
+
+
+@pytest.mark.parametrize(("token", "is_obeyed"), [(None, True), ("of-a-visitor", False)])
+def test_visitor_obeys_no_redirect_to_a_third_site(token: str | None, is_obeyed: bool) -> None:
+    edge, redirects = ClientConnection(1, ONE, token=token), Redirects()
+    edge.attached[T, "receive"] = AT[ONE]
+    access = wire.VisitorAccess("c", "ws://c-home", "secret")
+    redirects.ordered(edge, wire.Redirect(AT[ONE], T, BrokerId("c/e"), TWO, access), 0.0)
+    assert (T in redirects.receivers) is is_obeyed
+
+
+def test_visit_is_given_up_when_the_home_closes_its_connection_each_time() -> None:
+    """A home of an earlier release does not know the request."""
+    bench = attached()
+    access = wire.VisitorAccess("c", "ws://c-home", "secret")
+    bench.hear(ONE, wire.Redirect(AT[ONE], T, BrokerId("c/e"), TWO, access))
+    asked = 0
+    for _ in range(20):
+        for address, _request in bench.requests(wire.FindPosition):
+            assert address == HOME
+            asked += 1
+            bench.lose(HOME)
+        bench.pass_time(1.0)
+    assert asked == 2
+    bench.get(ONE, 1)
+    assert bench.received() == [1], "it stays at its edge"
 
 
 def detaches(bench: EdgeSession) -> list[tuple[str, wire.Detach]]:

@@ -22,7 +22,18 @@ from tocsin.coordinator.rules import CoordinatorRules
 from tocsin.model.ids import BrokerId, TopicName
 from tocsin.policies.sites.types import LoadState
 from tocsin.wire import link
-from tocsin.wire.neighbour_link import BrokerState, FromNeighbour, Hosting, HostReceivers, NotHosting, SiteReport
+from tocsin.wire.neighbour_link import (
+    Advertised,
+    BrokerState,
+    Exchange,
+    FromNeighbour,
+    Hello,
+    Hosting,
+    HostReceivers,
+    NotHosting,
+    SiteReport,
+    Welcome,
+)
 from tocsin.wire.site_link import (
     Capacity,
     NeighbourAccess,
@@ -177,6 +188,37 @@ def test_site_without_room_sends_receivers_to_its_neighbour() -> None:
     assert all(sites.b.utilisation(edge) <= 0.9 for edge in sites.b.edges)
 
 
+def test_one_offloading_moves_several_topics_to_one_edge() -> None:
+    """Each request makes the edge BUSY, and the next one belongs to the same offloading."""
+    sites = TwoSites(("e1", "e2"))
+    for number in range(10):
+        edge = (E1, E2)[number % 2]
+        sites.b.add_topic(f"t/{number}", edge, 1, Topic(15.6, delay_s=1.0))
+        sites.a.add_topic(f"t/{number}", edge, 8, Topic(15.6, delay_s=1.0))
+    sites.run(5.0)
+    sites.burst(2.0)
+    began_s = sites.a.now_s
+    sites.run(12.0)
+    assert [message for message in sites.b.told if isinstance(message, NotHosting)] == []
+    assert len({(topic, target) for _, _, topic, _, target in sites.a.redirected}) == 4
+    loaded = (LoadState.OVERLOAD, LoadState.BUSY)
+    assert max(at_s for at_s, states in sites.a.states if set(loaded) & set(states.values())) - began_s <= 5.0
+    assert sites.b.busy() == frozenset()
+    assert all(sites.b.utilisation(edge) <= 0.9 for edge in sites.b.edges)
+
+
+def test_edge_that_expects_visitors_takes_no_more_than_it_has_room_for() -> None:
+    sites = busy_sites()
+    free = 850_000.0 - 1e6 * sites.b.utilisation(E2)
+    for number, share in enumerate((0.6, 0.6, 0.3)):
+        load = (0.0, share * free, 1.0)
+        sites.b.hear(HostReceivers(number, TopicName(f"t/{number}"), E2, ["ann/5"], load, "token-of-a"))
+    answers = [type(message) for message in sites.b.told if isinstance(message, NotHosting)]
+    assert answers == [NotHosting]
+    hosted = [message.number for message in sites.b.told if isinstance(message, Hosting)]
+    assert hosted == [0, 2]
+
+
 def test_receivers_stay_in_a_site_that_can_help_itself() -> None:
     sites = busy_sites(("e1", "e2"))
     sites.burst()
@@ -252,6 +294,69 @@ def test_overloaded_host_sends_visitors_home() -> None:
         sites.b.add_topic(f"own/{edge}", edge, 95, Topic(10.0))
     sites.run(6.0)
     assert (E1, None) in sites.b.released or (E2, None) in sites.b.released
+
+
+def test_edge_without_visitors_is_not_asked_to_end_visits() -> None:
+    """A broker of an earlier release would break its link at that message."""
+    sites = TwoSites()
+    for number in range(5):
+        sites.add(f"t/{number}", 14, at_b=False)
+    sites.run(5.0)
+    sites.burst()
+    sites.run(5.0)
+    assert sites.a.core.site_control.limited == (E1,)
+    assert sites.a.released == []
+
+
+def test_edge_expects_a_limited_number_of_visitors() -> None:
+    """A neighbour may state no load."""
+    sites = busy_sites()
+    clients = [f"ann/{run}" for run in range(6_000)]
+    for number in range(2):
+        sites.b.hear(HostReceivers(number, TopicName(f"t/{number}"), E2, clients, (0.0, 0.0, 0.0), "token-of-a"))
+    hosted = [message.number for message in sites.b.told if isinstance(message, Hosting)]
+    assert hosted == [0]
+
+
+def test_host_sends_visitors_home_and_not_to_another_site() -> None:
+    """Their own site has room again, so that a plan could use its edge."""
+    sites = busy_sites()
+    sites.burst()
+    sites.run(15.0)
+    assert at_b(sites) > 0
+    for topic in sites.a.topics:
+        sites.a.edges[E1].receivers[topic] = [f"{topic}-user/1"]
+    sites.run(5.0)
+    sites.b.add_topic("own/1", E1, 82, Topic(10.0))
+    sites.b.add_topic("own/2", E2, 75, Topic(10.0))
+    sites.run(6.0)
+    assert [client for _, client, *_ in sites.b.redirected if client.startswith("a:")] == []
+    assert (E2, None) in sites.b.released
+
+
+def test_neighbour_of_an_earlier_release_gets_no_unknown_message() -> None:
+    """Its greeting says nothing of visits. It would end the connection at the first report."""
+    sites = busy_sites()
+    sites.a.handle(NeighbourClosed("b", CONNECTION))
+    sites.a.told.clear()
+    sites.a.handle(NeighbourOpened("b", CONNECTION + 1))
+    [link] = [message.link for message in sites.a.told if isinstance(message, Hello)]
+    sites.a.handle(NeighbourMessageReceived("b", CONNECTION + 1, Welcome("b", link, 1)))
+    for topic in sites.a.topics.values():
+        topic.rate_per_s *= 1.6
+    sites.a.run(6.0)
+    assert sites.a.core.site_control.limited == (E1,)
+    assert any(isinstance(message, Advertised) for message in sites.a.told)
+    assert [message for message in sites.a.told if isinstance(message, Exchange)] == []
+
+
+def test_neighbour_cannot_pass_its_visitors_on() -> None:
+    sites = busy_sites()
+    request = HostReceivers(1, TopicName("t/0"), E2, ["ann/5", "c:bob/5"], (0.0, 1.0, 1.0), "token-of-a")
+    sites.b.hear(request)
+    [answer] = [message for message in sites.b.told if isinstance(message, Hosting | NotHosting)]
+    assert isinstance(answer, NotHosting)
+    assert "names" in answer.reason
 
 
 def test_report_with_impossible_values_names_no_helper() -> None:

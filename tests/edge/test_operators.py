@@ -78,6 +78,17 @@ def test_readings_without_a_time_are_in_no_window() -> None:
     assert operator.notify_at() is None
 
 
+def test_distinct_count_of_nulls_alone_is_zero() -> None:
+    for type_ in (pa.int64(), pa.float64(), pa.bool_(), pa.string(), pa.timestamp("us", "UTC")):
+        distinct = (Aggregation("n", "distinct", "x"),)
+        operator = WindowAggregateSpec(("k",), "t", 10 * SECOND, 10 * SECOND, distinct).create()
+        times = pa.array([SECOND], pa.timestamp("us", "UTC"))
+        batch = pa.RecordBatch.from_pydict({"k": ["a"], "t": times, "x": pa.array([None], type_)})
+        assert operator.on_batch(0, batch, BEGINNING_OF_TIME_US) == []
+        [result] = operator.on_notify(END_OF_TIME_US)
+        assert result.column("n").to_pylist() == [0]
+
+
 def test_aggregate_keeps_windows_and_not_readings() -> None:
     operator = TUMBLING.create()
     for start in range(0, 200_000, 10_000):

@@ -13,8 +13,14 @@ from tocsin.wire.site_link import Role
 
 T1 = TopicName("a/b")
 MESSAGES: list[tuple[Any, dict[str, Any]]] = [
-    (neighbour_link.Hello("north", 4, 2), {"type": "hello", "site": "north", "link": 4, "run": 2}),
-    (neighbour_link.Welcome("south", 4, 7), {"type": "welcome", "site": "south", "link": 4, "run": 7}),
+    (
+        neighbour_link.Hello("north", 4, 2, visits=True),
+        {"type": "hello", "site": "north", "link": 4, "run": 2, "visits": True},
+    ),
+    (
+        neighbour_link.Welcome("south", 4, 7, visits=True),
+        {"type": "welcome", "site": "south", "link": 4, "run": 7, "visits": True},
+    ),
     (
         neighbour_link.Advertise(T1, ["east", "south"], neighbour_link.Kept(3, 2, 1 << 20, 60.0)),
         {

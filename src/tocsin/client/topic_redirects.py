@@ -16,6 +16,9 @@ from tocsin.wire import topic as wire
 
 _ANSWER_S = 30.0
 """How long a receiver tries to reach the new edge, which expects it for as long."""
+_MOST_LOSSES = 2
+"""Lost connections before a receiver gives a visit up. A home of an earlier release closes the connection at a request
+for a position, and publishers of this client may use that connection too."""
 
 
 _VISIT = "#"
@@ -46,6 +49,8 @@ class RedirectedReceiver:
     """A position at the own site, and the numbers of the flows there."""
     found: wire.PositionFound | None = None
     """Where to attach at the other site."""
+    losses: int = 0
+    """Connections that were lost while a request had no answer."""
 
 
 @dataclass(slots=True)
@@ -54,11 +59,14 @@ class Redirects:
 
     def ordered(self, source: ClientConnection, message: wire.Redirect, now_s: float) -> None:
         """The present edge sends the receiver to another one. The order may overtake the answer to an attach, which
-        waits for its turn at an edge with little output."""
+        waits for its turn at an edge with little output. A host cannot send its visitor to a third site: the numbers of
+        flows come from a position at the own site."""
         known = self.receivers.get(message.topic)
         need: Need = (message.topic, "receive")
         is_target = known is not None and known.connection is source
         is_here = source.attached.get(need) == message.at or (need in source.requests.values() and not is_target)
+        if message.visitor is not None and source.token is not None:
+            return
         address = message.address
         if message.visitor is not None or source.token is not None:
             address = visit_address(address, message.topic)
@@ -96,9 +104,12 @@ class Redirects:
 
     def lost(self, connection: ClientConnection) -> None:
         """A connection has ended. Without the new edge's the receiver stays where it is until there is another one."""
-        for topic, redirected in self.receivers.items():
+        for topic, redirected in list(self.receivers.items()):
             if redirected.connection is connection:
+                redirected.losses += 1
                 self.retried(topic, redirected, 0.0)
+                if redirected.visit is not None and redirected.losses >= _MOST_LOSSES:
+                    del self.receivers[topic]
 
     def forget_late(self, now_s: float) -> None:
         self.receivers = {

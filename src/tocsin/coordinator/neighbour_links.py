@@ -39,6 +39,8 @@ class Neighbour:
     """The epoch of the last link."""
     run: int = 0
     """The last known run of its coordinator."""
+    visits: bool = False
+    """It knows the messages of offloading between sites."""
     restarts: int = 0
     since_s: float | None = None
     """Since when the link is up, or down."""
@@ -61,7 +63,7 @@ class NeighbourLinks:
     def opened(self, turn: Turn, site: str, connection: int) -> None:
         """This site has opened a connection to a neighbour."""
         self._links += 1
-        turn.do(SendToNeighbour(connection, wire.Hello(self.site, self._links, self.run)))
+        turn.do(SendToNeighbour(connection, wire.Hello(self.site, self._links, self.run, visits=True)))
 
     def closed(self, turn: Turn, site: str, connection: int, silent: bool) -> None:
         """A connection has ended. If it was silent, the time for its return is over too."""
@@ -120,10 +122,10 @@ class NeighbourLinks:
         if neighbour.connection is not None:
             turn.do(CloseNeighbour(neighbour.connection, "a later link is open"))
         neighbour.connection, neighbour.link, neighbour.run = connection, message.link, message.run
-        neighbour.since_s, neighbour.lost_s = turn.now_s, None
+        neighbour.since_s, neighbour.lost_s, neighbour.visits = turn.now_s, None, message.visits
         turn.note("a neighbouring site is linked", site=site, link=message.link)
         if isinstance(message, wire.Hello):
-            turn.do(SendToNeighbour(connection, wire.Welcome(self.site, message.link, self.run)))
+            turn.do(SendToNeighbour(connection, wire.Welcome(self.site, message.link, self.run, visits=True)))
         is_new = BrokerId(site) not in self.head.links
         joined = overlay.NeighbourJoined if is_new else overlay.NeighbourReturned
         decided = self.happened(turn, joined(BrokerId(site), message.link))

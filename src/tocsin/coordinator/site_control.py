@@ -23,7 +23,7 @@ from tocsin.coordinator.rules import CoordinatorRules, SitePolicy
 from tocsin.coordinator.site_exchange import SiteExchange, site_of
 from tocsin.coordinator.site_hosting import Admits, SiteHosting
 from tocsin.coordinator.site_loads import SiteLoads
-from tocsin.coordinator.site_plans import ReachOf, latest_load, plan_offloads, site_reports, thresholds_of
+from tocsin.coordinator.site_plans import ReachOf, has_visitors, latest_load, plan_offloads, site_reports, thresholds_of
 from tocsin.coordinator.site_visits import SiteVisits
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, SubscriberId, TopicName
@@ -77,6 +77,8 @@ class SiteControl:
         """Overloaded brokers that no broker can help, by the last round: congestion control limits publishers."""
         self.waiting: tuple[BrokerId, ...] = ()
         """Overloaded brokers whose helpers are BUSY."""
+        self._visited: set[BrokerId] = set()
+        """Overloaded brokers with visitors, by the last round."""
         self._migrations = migration.OffloadMigrations(rules.site_offload_s)
         self._round: _Round | None = None
         self._number = 0
@@ -178,7 +180,7 @@ class SiteControl:
                 self._advance(turn, migration.BrokerLost(broker))
         if self.exchange is not None and self.hosting is not None:
             self.exchange.check(turn)
-            self.hosting.check(turn, self.limited)
+            self.hosting.check(turn, self._visited.intersection(self.limited))
         for event in list(site_heads.outcomes(turn, self._moves_of_homes(turn))):
             self._advance(turn, event)
         self._advance(turn, migration.OffloadDeadlinePassed())
@@ -244,6 +246,7 @@ class SiteControl:
     def _plan(self, turn: Turn) -> None:
         assert self._round is not None
         profiles, self._round = self._round.profiles, None
+        self._visited = {broker for broker, profile in profiles.items() if has_visitors(profile)}
         reports = [report for report in site_reports(turn, self.loads) if self._is_ready(turn, report, profiles)]
         resting = {pair for pair, at_s in self._arrived_s.items() if turn.now_s - at_s < turn.rules.site_rest_s}
         self._arrived_s = {pair: at_s for pair, at_s in self._arrived_s.items() if pair in resting}

@@ -59,9 +59,9 @@ class SiteExchange:
         self._next_s = float("-inf")
 
     def send(self, turn: Turn, site: str, message: wire.Exchange) -> bool:
-        """Send a message to a neighbour. False if there is no connection."""
+        """Send a message to a neighbour. False if there is no connection, or its release does not know the message."""
         neighbour = self.links.neighbours.get(site)
-        if neighbour is None or neighbour.connection is None:
+        if neighbour is None or neighbour.connection is None or not neighbour.visits:
             return False
         turn.do(SendToNeighbour(neighbour.connection, message))
         return True
@@ -121,7 +121,8 @@ class SiteExchange:
         helpers: list[BrokerReport] = []
         for site, reported in self._reported.items():
             delay_s = self.round_trips_s.get(site)
-            if delay_s is None or self.link_of(site) is None or turn.now_s - reported.at_s > _STALE_S:
+            is_able = self.link_of(site) is not None and self.links.neighbours[site].visits
+            if delay_s is None or not is_able or turn.now_s - reported.at_s > _STALE_S:
                 continue
             helpers += [
                 replace(report, delay_s=delay_s, offers=reported.topics)

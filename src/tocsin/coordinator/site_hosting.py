@@ -1,9 +1,10 @@
 """This site hosts receivers of its neighbours at its edges [ePEER §4.4.4, decision 24].
 
-A neighbour requests places at one edge. This site decides: the edge must be LOW, must not take part in an offloading,
-and must have capacity for the stated load; the neighbour's token must permit it to receive the topic. The edge is BUSY
-until the visitors have arrived. When the link to their site is lost, or no broker of this site can relieve an edge, the
-edges end the visits, and the visitors return to their own site without a loss.
+A neighbour requests places at one edge, for the receivers of one topic. This site decides: the edge must be LOW, must
+not take part in an offloading, and must have capacity for the stated load; the neighbour's token must permit it to
+receive the topic. The edge is BUSY until the visitors have arrived. Meanwhile it accepts only what the same neighbour
+moves, because one offloading may move several topics to it. When the link to their site is lost, or no broker of this
+site can relieve an edge, the edges end the visits, and the visitors return to their own site without a loss.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from tocsin.coordinator.effects import SendHosting
 from tocsin.coordinator.site_exchange import SiteExchange
 from tocsin.coordinator.turn import Turn
 from tocsin.model.ids import BrokerId, TopicName
-from tocsin.policies.sites.types import Load, LoadState, LoadThresholds
+from tocsin.policies.sites.types import BrokerReport, Load, LoadState, LoadThresholds, total
 from tocsin.wire import neighbour_link as wire
-from tocsin.wire.site_link import Client, ExpectReceivers, ReleaseVisitors, visitor_user
+from tocsin.wire.site_link import VISITOR_MARK, Client, ExpectReceivers, ReleaseVisitors, visitor_user
 
 _MOST_CLIENTS = 10_000
-"""In one request."""
+"""That an edge expects. Each of them takes a token."""
 
 Admits = Callable[[str, TopicName, str], bool]
 """Whether a token of a neighbour permits it to receive a topic. The driver checks it: the logic holds no key."""
@@ -35,6 +36,7 @@ class _Accepted:
     broker: BrokerId
     expected: dict[Client, Client]
     """The name here → the name at the visitor's own site."""
+    load: Load
     until_s: float
 
 
@@ -66,7 +68,7 @@ class SiteHosting:
             return
         names = {_name_here(site, client): client for client in dict.fromkeys(message.clients)}
         until_s = turn.now_s + turn.rules.site_offload_s
-        accepted = _Accepted(site, message.number, message.topic, message.broker, names, until_s)
+        accepted = _Accepted(site, message.number, message.topic, message.broker, names, Load(*message.load), until_s)
         self._accepted.append(accepted)
         self._reserve(message.broker)
         turn.send(message.broker, ExpectReceivers(message.topic, list(names)))
@@ -102,9 +104,18 @@ class SiteHosting:
             return "the names of the receivers are not valid"
         if not all(0.0 <= value < math.inf for value in load):
             return "the load of the receivers is not valid"
-        if report is None or report.state is not LoadState.LOW or message.broker in self.busy():
+        expected = [accepted for accepted in self._accepted if accepted.broker == message.broker]
+        is_free = all(accepted.site == site for accepted in expected) if expected else self._is_low(report)
+        if report is None or not is_free:
             return f"{message.broker} accepts no load now"
-        return None if load.fits(report.remaining(thresholds)) else f"{message.broker} has too little capacity left"
+        if len(message.clients) + sum(len(accepted.expected) for accepted in expected) > _MOST_CLIENTS:
+            return f"{message.broker} expects as many receivers as it may"
+        whole = total([load, *(accepted.load for accepted in expected)])
+        return None if whole.fits(report.remaining(thresholds)) else f"{message.broker} has too little capacity left"
+
+    @staticmethod
+    def _is_low(report: BrokerReport | None) -> bool:
+        return report is not None and report.state is LoadState.LOW
 
     def arrived(self, turn: Turn, broker: BrokerId, topic: TopicName, client: Client) -> bool:
         """A receiver has arrived at an edge. False if it is no expected visitor."""
@@ -118,7 +129,7 @@ class SiteHosting:
         return False
 
     def check(self, turn: Turn, helpless: Collection[BrokerId]) -> None:
-        """Called at every tick. `helpless`: overloaded brokers that no other broker of this site can help."""
+        """Called at every tick. `helpless`: overloaded edges with visitors that no other broker can help."""
         for accepted in [accepted for accepted in self._accepted if turn.now_s >= accepted.until_s]:
             self._end(turn, accepted)
         for broker in helpless:
@@ -139,7 +150,8 @@ class SiteHosting:
 
     def _end(self, turn: Turn, accepted: _Accepted) -> None:
         self._accepted.remove(accepted)
-        self._settle(turn, accepted.broker)
+        if accepted.broker not in self.busy():
+            self._settle(turn, accepted.broker)
 
 
 def _name_here(site: str, client: Client) -> Client:
@@ -148,5 +160,7 @@ def _name_here(site: str, client: Client) -> Client:
 
 
 def _is_client(client: Client) -> bool:
+    """A visitor of the neighbour is no client of it."""
     user, mark, run = client.rpartition("/")
-    return bool(user and mark and run) and len(client) <= 200 and client.isprintable()
+    is_own = VISITOR_MARK not in user
+    return is_own and bool(user and mark and run) and len(client) <= 200 and client.isprintable()

@@ -30,7 +30,7 @@ from tocsin.policies.sites.types import (
     total,
     utilisation,
 )
-from tocsin.wire.site_link import Role, SiteProfile, TopicLoad
+from tocsin.wire.site_link import VISITOR_MARK, Role, SiteProfile, TopicLoad
 
 ReachOf = Callable[[TopicName], Reach]
 _Attempt = tuple[LoadThresholds, Container[tuple[BrokerId, TopicName]], tuple[BrokerReport, ...]]
@@ -92,7 +92,8 @@ def plan_offloads(
     `drd-lb` plans five times at most. The first plan relieves and fills brokers to TH_low, so that noise does not
     overload them again, and moves no `resting` topic. The second fills them to TH_high, as the thesis does. The third
     also moves resting topics. The last two use edges of `neighbours` too: clients leave their site only if it cannot
-    help itself [ePEER §4.4]. The policies to compare with plan as they are, and inside the site alone.
+    help itself [ePEER §4.4]. They leave edges with visitors out, which send their visitors home first. The policies to
+    compare with plan as they are, and inside the site alone.
     """
     policy, thresholds, generation = turn.rules.site_policy, thresholds_of(turn.rules), turn.registry.generation
     if policy is SitePolicy.NONE:
@@ -104,8 +105,10 @@ def plan_offloads(
         attempts = [(calm, resting, ()), (full, resting, ()), (full, (), ())]
         attempts += [(calm, resting, neighbours), (full, (), neighbours)] if neighbours else []
     best: OffloadPlan | None = None
+    unvisited = {broker: profile for broker, profile in profiles.items() if not has_visitors(profile)}
     for limits, staying, helpers in attempts:
-        snapshot = make_snapshot(turn, loads, reports, profiles, helpers, staying, reach_of)
+        moving = unvisited if helpers else profiles
+        snapshot = make_snapshot(turn, loads, reports, moving, helpers, staying, reach_of)
         plan = POLICIES[policy].plan(snapshot, OffloadParams(thresholds=limits))
         if best is None or len(plan.limited) < len(best.limited):
             best = plan
@@ -113,6 +116,11 @@ def plan_offloads(
             break
     assert best is not None
     return best
+
+
+def has_visitors(profile: SiteProfile) -> bool:
+    """A visitor continues at its own site by the numbers of flows. It cannot move on to a third site."""
+    return any(VISITOR_MARK in client for clients in profile.topics.values() for client, _ in clients)
 
 
 def make_snapshot(

@@ -26,6 +26,8 @@ class Hello(NeighbourMessage, frozen=True, tag="hello"):
     """The epoch of the link. It grows with each connection, also across restarts of the coordinator."""
     run: int
     """How often the sender's coordinator has started: a higher number is a restart."""
+    visits: bool = False
+    """The sender knows the messages of `Exchange`. A release without them would end the connection at the first."""
 
 
 class Welcome(NeighbourMessage, frozen=True, tag="welcome"):
@@ -34,6 +36,7 @@ class Welcome(NeighbourMessage, frozen=True, tag="welcome"):
     site: str
     link: int
     run: int
+    visits: bool = False
 
 
 class Kept(msgspec.Struct, frozen=True):

@@ -80,6 +80,8 @@ def _leading_zeros(words: Hashes) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def _hashes(values: pa.Array) -> Hashes:
     """xxHash64 of each value, over the bytes that Spark hashes."""
     type_ = values.type
+    if not len(values):  # all values of a batch may be null
+        return np.empty(0, np.uint64)
     if pa.types.is_string(type_):
         encoded = values.dictionary_encode()
         of_values: Hashes = _hashes_of_text(encoded.dictionary)[encoded.indices.to_numpy()]

@@ -35,7 +35,7 @@ def storage(
     """Read stored files with Spark: natively, and through Arrow."""
     from tocsin.cluster.spark.file_source import SizedPath, read_with_arrow
     from tocsin.cluster.spark.session import make_session
-    from tocsin.cluster.store.object_storage import S3
+    from tocsin.cluster.store.s3_place import S3
     from tocsin.cluster.store.storage import Storage
 
     session = make_session("local[*]")

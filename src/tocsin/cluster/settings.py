@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from tocsin.cluster.feed.outcomes import FeedLimits
-from tocsin.cluster.store.object_storage import S3, is_object_storage
-from tocsin.cluster.store.storage import Storage
+from tocsin.cluster.store.s3_place import S3, is_object_storage
+
+if TYPE_CHECKING:
+    from tocsin.cluster.store.storage import Storage
 
 LEASE_S = 6.0
 """How long a data cluster leads after a renewal of its lease [decision 26]."""
@@ -90,6 +92,8 @@ class ClusterSettings:
     """How long a file without a catalog row and without a write intent is seen before it is deleted as a leftover."""
 
     def storage(self) -> Storage:
+        from tocsin.cluster.store.storage import Storage
+
         return Storage(self.root, S3(self.s3_endpoint, self.s3_region))
 
     def shares_logs(self) -> bool:

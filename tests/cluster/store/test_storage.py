@@ -15,7 +15,7 @@ import pytest
 
 from tests.object_storage import BUCKET, SECRET, Fault, FaultyProxy, ObjectStore
 from tocsin.cluster.store import object_storage
-from tocsin.cluster.store.object_storage import S3
+from tocsin.cluster.store.s3_place import S3
 from tocsin.cluster.store.storage import Storage
 from tocsin.wire.errors import TocsinError
 

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tocsin.cluster.store.object_storage import S3
+from tocsin.cluster.store.s3_place import S3
 from tocsin.cluster.store.storage import Storage
 
 BATCH_ROWS = 65_536

@@ -14,7 +14,7 @@ from tocsin.cluster.feed.shared_log import SharedLogReader, frames_of
 from tocsin.cluster.spark.dataset_writer import DatasetWriter
 from tocsin.cluster.spark.file_source import registered
 from tocsin.cluster.spark.source import BATCH_BYTES, Row
-from tocsin.cluster.store.object_storage import S3
+from tocsin.cluster.store.s3_place import S3
 from tocsin.cluster.store.storage import Storage
 
 BATCHES_EACH = 2

@@ -24,7 +24,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from tocsin.cluster.store.object_storage import S3, ObjectStorage, is_object_storage
+from tocsin.cluster.store.object_storage import ObjectStorage
+from tocsin.cluster.store.s3_place import S3, is_object_storage
 from tocsin.wire.errors import Code, TocsinError
 
 _LOOKS = 8

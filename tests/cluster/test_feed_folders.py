@@ -118,7 +118,7 @@ def test_folder_of_a_feed_changes_only_if_the_former_leader_may_run(tmp_path: Pa
     lease.release()
 
 
-def test_feed_that_the_former_leader_never_opened_is_copied_from_the_leader_before_it(tmp_path: Path) -> None:
+def test_feed_that_the_former_leader_never_opened_is_copied_too(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'catalog.sqlite'}"
     catalog = Catalog(url)
     leases = [Lease(url, "data cluster", Holder(), 3_600.0) for _ in range(4)]
@@ -181,7 +181,7 @@ def test_feed_whose_keys_are_not_complete_is_not_taken_over(tmp_path: Path) -> N
         continue_feed(tmp_path / "former", tmp_path / "own")
 
 
-def test_standby_without_the_feed_log_of_the_leader_does_not_begin_an_empty_one(tmp_path: Path) -> None:
+def test_standby_without_the_feed_log_begins_no_empty_one(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'catalog.sqlite'}"
     catalog = Catalog(url)
     leases = [Lease(url, "data cluster", Holder(), 3_600.0) for _ in range(2)]

@@ -227,9 +227,7 @@ def test_upkeep_drops_objects_that_are_in_the_dataset(world: World) -> None:
     assert set(world.storage.list("log")) == world.catalog.files.known_paths()
 
 
-def test_start_of_an_empty_log_is_not_behind_an_object_that_is_placed_meanwhile(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_empty_log_starts_before_an_object_placed_meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ingestion begins there: it would never move the records of that object."""
     gateway = world.gateway()
     reader = gateway.log_reader()
@@ -399,9 +397,7 @@ def test_groups_that_are_stored_at_once_answer_every_request(world: World, monke
     assert sum(reply.duplicates for reply in accepted) == 2 * len(accepted) - len(stored)
 
 
-def test_messages_of_one_publisher_keep_their_order_when_the_first_object_is_slow(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_of_a_publisher_keep_order_behind_a_slow_object(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = world.gateway()
     write, written = write_object, itertools.count()
 

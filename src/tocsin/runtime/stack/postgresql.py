@@ -50,7 +50,7 @@ class LocalPostgresql:
         """Start the server. The first start makes its files."""
         if self._as_root:
             _OF_ROOT.mkdir(parents=True, exist_ok=True)
-            _OF_ROOT.chmod(0o711)  # the server's user must pass it, also if root's umask lets nobody pass
+            _OF_ROOT.chmod(0o711)  # the server's user must pass it, whatever root's umask is
         for folder in (self._home, self._sockets):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self._as_root:

@@ -30,7 +30,7 @@ class EdgeOptions:
     burst_s: float = 45.0
     calibrate_s: float = 25.0
     """Between the two, at a higher rate: the load at two rates shows which part of it grows with the rate."""
-    burst_pct: float = 125.0
+    burst_pct: float = 115.0
     """The burst: the load that the leaf would have without a limit, in percent of its budget. The factor of the rates
     follows from the calibration, so that the burst is the same on a faster machine."""
     peaks: int = 32
